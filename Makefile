@@ -1,0 +1,52 @@
+# Verbs. The build itself is CMake + Ninja in build/; this file only names what people do.
+BUILD ?= build
+TYPE  ?= RelWithDebInfo
+CUDA  ?= 0
+JOBS  ?= $(shell nproc)
+CMAKE_ARGS = -G Ninja -DCMAKE_BUILD_TYPE=$(TYPE) -DLK_CUDA=$(if $(filter 1,$(CUDA)),ON,OFF)
+
+all: setup-build ## build build/laoka (CUDA=1: with the GPU backend)
+	@cmake -S . -B $(BUILD) $(CMAKE_ARGS) >$(BUILD).log 2>&1 || { cat $(BUILD).log; rm -f $(BUILD).log; exit 1; }; rm -f $(BUILD).log
+	@cmake --build $(BUILD) -j $(JOBS)
+
+setup: ## install what is missing for building and testing (Debian, Ubuntu)
+	@tools/setup build test
+
+setup-build:
+	@tools/setup build
+
+demo: all ## set up, build, and answer a question with the bundled model
+	@$(BUILD)/laoka run -p 'What does "lighthouse" mean?' --think off --temp 0 --max-tokens 64
+
+check: setup all ## set up, build and run all tests
+	@tools/check-includes
+	@tools/check $(BUILD)
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
+
+asan: setup ## all C tests under AddressSanitizer and UBSan
+	@cmake -S . -B build-asan -G Ninja -DCMAKE_BUILD_TYPE=Debug -DLK_SAN=address,undefined >/dev/null
+	@cmake --build build-asan -j $(JOBS) && tools/check build-asan
+ubsan: asan ## the same run: both sanitizers live together
+tsan: setup ## the C tests under ThreadSanitizer
+	@cmake -S . -B build-tsan -G Ninja -DCMAKE_BUILD_TYPE=Debug -DLK_SAN=thread >/dev/null
+	@cmake --build build-tsan -j $(JOBS) && ctest --test-dir build-tsan --output-on-failure
+
+FUZZ_SECONDS ?= 60
+fuzz: setup ## each fuzz target for FUZZ_SECONDS
+	@tools/fuzz build-fuzz $(FUZZ_SECONDS)
+
+reference: setup ## re-make the stored reference vectors with PyTorch and transformers, and compare
+	@tests/reference/run
+
+bench: all ## speed of decode and prefill, with the bandwidth beside it
+	@tools/bench $(BUILD)
+
+format: ## clang-format over C and CUDA sources
+	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
+
+clean: ## remove build folders
+	@rm -rf build build-*
+
+.PHONY: all setup setup-build demo check help asan ubsan tsan fuzz reference bench format clean

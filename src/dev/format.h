@@ -1,0 +1,106 @@
+/* Weight formats: the vocabulary shared by artifact (which finds weights), dev backends (which compute
+ * with them) and convert (which writes them).
+ *
+ * A `struct lk_weight` describes one matrix W [n, k] (n outputs, k inputs, y = x W^T) as it lies in memory,
+ * usually inside a mapped file. It owns nothing. Every format has one exact scalar decode, lk_weight_row,
+ * which is the oracle of the loaders, of `convert --verify` and of every kernel. */
+#ifndef LK_DEV_FORMAT_H
+#define LK_DEV_FORMAT_H
+
+#include "base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Scalar storage types (of whole tensors and of scales). */
+enum lk_dtype {
+    LK_DT_NONE = 0,
+    LK_DT_F32,
+    LK_DT_F16,
+    LK_DT_BF16,
+    LK_DT_F8E4M3,
+    LK_DT_E8M0,
+    LK_DT_U8,
+    LK_DT_I8,
+    LK_DT_I16,
+    LK_DT_I32,
+    LK_DT_I64,
+    LK_DT_F64,
+    LK_DT_BOOL,
+    LK_DT_F8E5M2,
+    LK_DT_COUNT
+};
+const char *lk_dtype_name(enum lk_dtype t); /* safetensors spelling: "BF16", "F8_E4M3", ... */
+size_t lk_dtype_bytes(enum lk_dtype t);     /* 0 for NONE */
+float lk_dtype_get(enum lk_dtype t, const void *base, int64_t i); /* element i as f32 */
+
+/* data / scale / zero by format. g = group (columns that share a scale), wrap-up in format.c. */
+enum lk_fmt {
+    LK_FMT_NONE = 0,
+    LK_FMT_F32,
+    LK_FMT_F16,
+    LK_FMT_BF16, /* data [n,k] row-major, no scale */
+    LK_FMT_FP8,  /* data e4m3 [n,k]; scale [ceil(n/block_n), ceil(k/block_k)] of scale_dtype; value = code*scale.
+                    Official blocks: 128 x 128. A channel: block_n 1, block_k k. A tensor: block_n n, block_k k. */
+    LK_FMT_NVFP4, /* data [n,k/2], low nibble = even column, e2m1; scale e4m3 [n,k/16];
+                     value = e2m1 * (f32(scale) / global) when global_div, else e2m1 * (f32(scale) * global) */
+    LK_FMT_I8,    /* data int8 [n,k]; scale [n, k/group] (group = k: one a row); value = code*scale. laoka's w8 too */
+    LK_FMT_Q4,    /* data [n,k/2], low nibble = even column, code - 8; scale [n,k/group]: laoka's own q4 */
+    LK_FMT_CT4,   /* compressed-tensors pack-quantized: i32 [n, ceil(k/8)], low nibble first; scale [n,k/group];
+                     zero i32 packed along n: [ceil(n/8), k/group] or NULL; code-8-(zero-8); gidx or NULL */
+    LK_FMT_CT8,   /* the same with 8-bit codes, offset 128 */
+    LK_FMT_GPTQ4, /* data i32 [k/8, n]; scale [k/g, n]; zero i32 [k/g, n/8] (zero_plus1: v1 stores z-1); gidx i32[k] */
+    LK_FMT_GPTQ8, /* the same, 4 codes a word */
+    LK_FMT_AWQ4,  /* data i32 [k, n/8], nibble order 0,4,1,5,2,6,3,7; zero i32 [k/g, n/8]; scale [k/g, n] */
+    /* GGUF block formats: data = rows of whole blocks, row_bytes each */
+    LK_FMT_GG_Q4_0,
+    LK_FMT_GG_Q4_1,
+    LK_FMT_GG_Q5_0,
+    LK_FMT_GG_Q5_1,
+    LK_FMT_GG_Q8_0,
+    LK_FMT_GG_Q2_K,
+    LK_FMT_GG_Q3_K,
+    LK_FMT_GG_Q4_K,
+    LK_FMT_GG_Q5_K,
+    LK_FMT_GG_Q6_K,
+    LK_FMT_GG_IQ4_NL,
+    LK_FMT_GG_IQ4_XS,
+    LK_FMT_GG_IQ3_S,
+    LK_FMT_GG_IQ3_XXS,
+    LK_FMT_GG_IQ2_S,
+    LK_FMT_GG_IQ2_XS,
+    LK_FMT_GG_IQ2_XXS,
+    LK_FMT_GG_MXFP4,
+    /* .ninfer storage layouts are added here by the .ninfer loader */
+    LK_FMT_COUNT
+};
+
+struct lk_weight {
+    enum lk_fmt fmt;
+    int64_t n, k;
+    const void *data, *scale, *zero;
+    const int32_t *gidx;       /* column -> group, or NULL: column / group */
+    enum lk_dtype scale_dtype;
+    int64_t block_n, block_k;  /* FP8 */
+    int64_t group;             /* columns a scale */
+    float global;              /* NVFP4; 1 elsewhere */
+    uint8_t global_div, zero_plus1;
+};
+
+struct lk_fmt_info {
+    const char *name;   /* "nvfp4", "fp8", "q4_k", as inspect prints it */
+    int block, block_bytes; /* GGUF: elements and bytes a block; 0 elsewhere */
+    float bits;         /* payload bits an element, scales included, at the usual group */
+};
+const struct lk_fmt_info *lk_fmt_info(enum lk_fmt f);
+
+/* Bytes of data, scale and zero together: what reading the whole matrix once moves. */
+size_t lk_weight_bytes(const struct lk_weight *w);
+size_t lk_weight_data_bytes(const struct lk_weight *w);
+size_t lk_weight_scale_bytes(const struct lk_weight *w);
+
+/* Decodes columns [k0, k0+count) of row `row` to f32, exactly as the publisher's reference does. Any k0, any count
+ * inside the row. Slow and plain: the oracle. */
+void lk_weight_row(const struct lk_weight *w, int64_t row, int64_t k0, int64_t count, float *out);
+
+#endif
