@@ -1,4 +1,5 @@
-/* Plain options, one struct a later stage; filled by args.c from the one table of flags. No meaning here. */
+/* Plain options, one small struct for each later stage; filled by args.c from the one table of flags (flags.c).
+ * No meaning here: strings point into argv and live as long as the program. */
 #ifndef LK_ARGS_OPTIONS_H
 #define LK_ARGS_OPTIONS_H
 
@@ -8,31 +9,80 @@
 #define LK_MAX_STOPS 16
 
 enum lk_opt_kv { LK_OPT_KV_AUTO = -1, LK_OPT_KV_I8 = 0, LK_OPT_KV_BF16 = 1, LK_OPT_KV_F32 = 2 };
+/* the order of enum lk_think (text/chat.h) */
+enum lk_opt_think { LK_OPT_THINK_DEFAULT = 0, LK_OPT_THINK_OFF, LK_OPT_THINK_LOW, LK_OPT_THINK_MEDIUM, LK_OPT_THINK_XHIGH };
 
-/* Which devices, and how: --devices cpu | cpu,cpu | cuda:0 | cuda:0,1; --threads N; --image sm_70; --transport NAME */
+/* Which devices, and how: --devices cpu | cpu,cpu | cuda:0 | cuda:0,1 */
 struct lk_opts_device {
-    int n;                   /* devices = ranks, at least 1 */
-    struct { int is_cuda, index; } at[LK_MAX_DEVICES];
-    int threads;             /* CPU threads a rank; 0: cores / ranks */
-    char isa[16], image[16], transport[16];
+    int n; /* devices = ranks, at least 1 */
+    struct {
+        int is_cuda, index;
+    } at[LK_MAX_DEVICES];
+    int threads; /* CPU threads a rank; 0: cores / ranks */
+    const char *isa, *image, *transport; /* NULL: the best there is */
 };
 
 struct lk_opts_engine {
-    const char *model;       /* path; NULL: the bundled model */
+    const char *model; /* path; NULL: the bundled model */
     struct lk_opts_device dev;
-    int kv;                  /* enum lk_opt_kv; AUTO: int8 for run and serve, f32 for score */
-    int ctx;                 /* tokens a session may have; 0: as the model and memory allow */
-    int parallel;            /* sessions running in one step, 1..8 */
-    int draft;               /* -1 auto, 0..7 */
-    int draft_window, chunk; /* 0: default */
-    int64_t prefix_ram, prefix_disk; /* bytes for the prefix store */
-    const char *prefix_dir;
+    int kv;                          /* enum lk_opt_kv; AUTO: int8 for run and serve, f32 for score */
+    int ctx;                         /* tokens a session may have; 0: as the model and memory allow */
+    int parallel;                    /* sessions running in one step, 1..8 */
+    int draft;                       /* -1 auto, 0..7 */
+    int draft_window;                /* 0: the draft layer looks back on the whole context */
+    int chunk;                       /* prefill rows a step; 0: default */
+    int64_t prefix_ram, prefix_disk; /* bytes for the prefix store; -1: default */
+    const char *prefix_dir;          /* NULL: no disk tier */
 };
 
 struct lk_opts_sampling { /* NAN / -1: not given */
     double temp, top_p, min_p, presence, frequency, repetition;
     int top_k;
-    int64_t seed;            /* -1: random */
+    int64_t seed; /* -1: random */
+};
+
+struct lk_opts_run {
+    const char *prompt, *messages, *raw, *session;
+    const char *stop[LK_MAX_STOPS];
+    int n_stop, max_tokens, think;
+};
+
+struct lk_opts_score {
+    const char *ids, *logits, *hidden, *mtp;
+};
+
+struct lk_opts_tokenize {
+    const char *text, *file, *messages;
+    int render;
+};
+
+struct lk_opts_convert {
+    const char *recipe;
+    int tp, verify, force;
+};
+
+struct lk_opts_serve {
+    const char *host, *api_key_file, *cors, *name;
+    int port, queue, http_threads, timeout_s, max_body_mb, keepalive_s, watchdog_s;
+};
+
+struct lk_opts_bench {
+    const char *url, *out, *sizes, *kinds, *api_key, *tokenizer, *accept, *op;
+    int new_tokens, users, seeds, repeat, resume;
+};
+
+struct lk_opts {
+    struct lk_opts_engine engine;
+    struct lk_opts_sampling sampling;
+    struct lk_opts_run run;
+    struct lk_opts_score score;
+    struct lk_opts_tokenize tokenize;
+    struct lk_opts_convert convert;
+    struct lk_opts_serve serve;
+    struct lk_opts_bench bench;
+    int json, quiet, print_config;
+    const char *args[8]; /* words that are no flags */
+    int n_args;
 };
 
 #endif

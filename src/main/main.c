@@ -1,17 +1,77 @@
-/* laoka: one binary. Each subcommand is one file of src/main; this one picks it and is the only place that exits. */
+/* laoka: one binary. Picks the subcommand, parses its flags, prints its error; the only place that exits. */
 #include "main/commands.h"
 
+#include "base/log.h"
+
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
-static const struct lk_command commands[] = {
-    {NULL, NULL, NULL},
+struct command {
+    const char *name;
+    enum lk_cmd bit;
+    int (*run)(struct lk_opts *o, struct lk_err *e);
+    const char *words, *help; /* help NULL: hidden */
 };
+
+/* A subcommand gets its line here when its file lands. */
+static const struct command commands[] = {
+    {NULL, 0, NULL, NULL, NULL},
+};
+
+static void help_all(FILE *f)
+{
+    fprintf(f, "laoka runs Qwen3.5-family models on old data-centre GPUs and on any CPU.\n\n");
+    for (const struct command *c = commands; c->name; c++)
+        if (c->help) fprintf(f, "  laoka %-9s %-16s %s\n", c->name, c->words, c->help);
+    fprintf(f, "\nlaoka COMMAND --help shows a command's flags.\n");
+}
+
+static void help_command(const struct command *c)
+{
+    struct lk_buf b = {0};
+    lk_opts_help(c->bit, &b);
+    printf("laoka %s %s\n%s\n\n%s", c->name, c->words, c->help ? c->help : "", b.data ? b.data : "");
+    lk_buf_free(&b);
+}
+
+static int command_run(const struct command *c, int argc, char **argv)
+{
+    struct lk_err e = {0};
+    struct lk_opts o;
+    lk_opts_init(&o);
+    int rc = lk_opts_parse(&o, c->bit, argc, argv, &e);
+    if (rc == 1) {
+        help_command(c);
+        return 0;
+    }
+    if (!rc && o.print_config) {
+        struct lk_buf b = {0};
+        lk_opts_print(&o, c->bit, &b);
+        fputs(b.data ? b.data : "", stdout);
+        lk_buf_free(&b);
+        return 0;
+    }
+    lk_log_quiet(o.quiet || o.json);
+    if (!rc) rc = c->run(&o, &e);
+    if (!rc && fflush(stdout)) rc = lk_fail(&e, LK_ESYS, "stdout: cannot write the answer");
+    if (rc < 0) lk_log_error("%s", e.text[0] ? e.text : "failed without a reason: please report this");
+    return lk_err_exit(rc);
+}
 
 int main(int argc, char **argv)
 {
-    for (const struct lk_command *c = commands; argc > 1 && c->name; c++)
-        if (!strcmp(argv[1], c->name)) return c->run(argc - 1, argv + 1);
-    fprintf(stderr, "usage: laoka COMMAND ...\n");
+    signal(SIGPIPE, SIG_IGN);
+    if (argc < 2) {
+        help_all(stderr);
+        return 2;
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+        help_all(stdout);
+        return 0;
+    }
+    for (const struct command *c = commands; c->name; c++)
+        if (!strcmp(argv[1], c->name)) return command_run(c, argc - 1, argv + 1);
+    lk_log_error("%s: unknown command; see laoka --help", argv[1]);
     return 2;
 }
