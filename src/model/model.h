@@ -22,6 +22,8 @@ struct lk_model_opts {
     int max_lanes;  /* sequences a step, 1..8 */
     int max_pages;  /* sum over lanes of page table lengths */
     int max_logit_rows; /* rows that may ask for logits in one step */
+    int vocab_used; /* argmax and topk look at ids below this only (ids the tokenizer has); 0: all */
+    int max_edits;  /* lk_model_edit takes at most this many a call; 0: none */
     int no_mtp;
     int draft_window; /* 0: whole context */
     struct lk_comm *comm;
@@ -74,7 +76,8 @@ struct lk_mtp_step {
 };
 int lk_model_mtp(struct lk_model *m, struct lk_state *s, const struct lk_mtp_step *st, struct lk_err *e);
 
-/* Results of the last step or mtp call. */
+/* Results of the last step or mtp call. After lk_model_mtp ids are vocabulary ids too (a shortlist's map is applied; an edit of a token
+ * that the shortlist lacks does nothing). */
 int lk_model_argmax(struct lk_model *m, int32_t *ids, struct lk_err *e);                     /* [n_logits] */
 int lk_model_logits(struct lk_model *m, int row, float *out, struct lk_err *e);              /* one whole row [vocab], gathered over ranks */
 int lk_model_topk(struct lk_model *m, int k, int32_t *ids, float *vals, float *lse, struct lk_err *e); /* [n_logits, k] */

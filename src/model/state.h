@@ -22,12 +22,16 @@ struct lk_state_opts {
     int rank, n_ranks;
     int no_mtp;
 };
+/* Bytes of one page and one slot on one rank, for sizing before anything is allocated. */
+void lk_state_sizes(const struct lk_shape *s, const struct lk_state_opts *o, size_t *page_bytes, size_t *slot_bytes);
 int lk_state_open(struct lk_state **out, struct lk_dev *d, const struct lk_shape *s, const struct lk_state_opts *o, struct lk_err *e);
 void lk_state_close(struct lk_state *s);
 
 int lk_state_page_alloc(struct lk_state *s, int32_t *page); /* 0, or LK_EBUSY when none is free; refcount 1 */
 void lk_state_page_ref(struct lk_state *s, int32_t page);
 void lk_state_page_unref(struct lk_state *s, int32_t page);
+int lk_state_page_refs(const struct lk_state *s, int32_t page);
+void lk_state_page_copy(struct lk_state *s, int32_t dst, int32_t src); /* all layers; both allocated */
 int lk_state_pages_free(const struct lk_state *s);
 int lk_state_slot_alloc(struct lk_state *s, int32_t *slot); /* zeroed state; LK_EBUSY */
 void lk_state_slot_free(struct lk_state *s, int32_t slot);
