@@ -1,6 +1,6 @@
 /* The lockstep protocol of src/tp as a Promela model: N ranks, one plan slot, two parities of records and of all-reduce pieces.
  *
- * Each step: leader publishes plan s; all ranks all-reduce (piece of parity s%2, then flag = s, then read every peer's piece);
+ * Each step: leader publishes plan s; all ranks all-reduce twice (piece t in parity t%2, then flag = t, then read every peer's piece);
  * all publish a record (parity s%2, then done = s) and read every peer's record. Stores are modelled in program order, which is
  * what release and acquire on the announcing words give (docs/tp.md names each pair).
  *
@@ -11,7 +11,11 @@
 #define N 2
 #endif
 #ifndef STEPS
-#define STEPS 4
+#define STEPS 3
+#endif
+
+#ifndef PARITIES
+#define PARITIES 2 /* with 1 the model finds the overwrite */
 #endif
 
 byte plan_seq = 0, plan_data = 0;
@@ -26,22 +30,22 @@ byte finished[N];
 #define FAULT_ON false
 #endif
 
-/* announce s in `data`, then `word`; wait for every peer's word, read its data */
-#define EXCHANGE(data, word) \
-    data[(s % 2) * N + me] = s; \
-    word[me] = s; \
+/* announce c in `data`, then `word`; wait for every peer's word, read its data */
+#define EXCHANGE(c, data, word) \
+    data[(c % PARITIES) * N + me] = c; \
+    word[me] = c; \
     r = 0; \
     do \
     :: r < N -> \
         if \
         :: r != me -> \
-            (word[r] >= s || stopped); \
+            (word[r] >= c || stopped); \
             if \
             :: stopped -> goto out \
             :: else -> skip \
             fi; \
             if \
-            :: data[(s % 2) * N + r] != s -> stopped = true; assert(FAULT_ON); goto out \
+            :: data[(c % PARITIES) * N + r] != c -> stopped = true; assert(FAULT_ON); goto out \
             :: else -> skip \
             fi \
         :: else -> skip \
@@ -52,7 +56,7 @@ byte finished[N];
 
 proctype rank(byte me)
 {
-    byte s = 1, r;
+    byte s = 1, t = 0, r;
     do
     :: s <= STEPS ->
         if
@@ -67,12 +71,15 @@ proctype rank(byte me)
 #ifdef FAULT
         if
         :: me == N - 1 && s == 2 -> stopped = true; goto out /* dies; a waiting peer sees it and stops the group */
-        :: me == N - 1 && s == 3 -> piece[(s % 2) * N + me] = 0; flag[me] = s; stopped = true; goto out
+        :: me == N - 1 && s == 3 -> piece[((t + 1) % PARITIES) * N + me] = 0; flag[me] = t + 1; stopped = true; goto out
         :: else -> skip
         fi;
 #endif
-        EXCHANGE(piece, flag);
-        EXCHANGE(rec, done);
+        t++;
+        EXCHANGE(t, piece, flag);
+        t++;
+        EXCHANGE(t, piece, flag);
+        EXCHANGE(s, rec, done);
         finished[me] = s;
 #ifdef FAULT
         /* whoever finishes step s did so with every rank's record of s in hand */
