@@ -31,6 +31,10 @@ enum lk_specials {
 /* Appends to out. */
 int lk_tokenizer_encode(const struct lk_tokenizer *t, const char *text, size_t len, enum lk_specials sp,
                         struct lk_ids *out, struct lk_err *e);
+/* The leftmost, longest added token at or after from: 1 and its place, 0 when there is none. For prompts made of several
+ * segments, where only some may hold control tokens. */
+int lk_tokenizer_next_added(const struct lk_tokenizer *t, const char *text, size_t len, size_t from, size_t *begin,
+                            size_t *end, int32_t *id);
 int32_t lk_tokenizer_find(const struct lk_tokenizer *t, const char *token); /* id of an added token by content; -1 none */
 int32_t lk_tokenizer_vocab(const struct lk_tokenizer *t); /* ids 0..vocab-1 exist; sampling masks the rest */
 /* Bytes of a token (an added token: its text). NULL and 0 for ids that do not exist. */
