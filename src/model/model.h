@@ -45,6 +45,7 @@ enum {
     LK_STEP_RECORD = 2,  /* verify: GDN state is recorded, not advanced; lk_model_fold finishes it */
     LK_STEP_HIDDEN = 4,  /* tap called after the embedding and each layer (score --hidden) */
     LK_STEP_ARGMAX = 8,  /* greedy ids of the logit rows */
+    LK_STEP_FULL = 16,   /* lk_model_mtp: the model's own head though the file has a shortlist */
 };
 
 struct lk_step { /* host memory; copied to the device by lk_model_step */
@@ -54,13 +55,19 @@ struct lk_step { /* host memory; copied to the device by lk_model_step */
     const struct lk_lane *lanes; /* [n_lanes], rows consecutive and in lane order */
     const int32_t *pages;        /* [n_pages] */
     const int32_t *logit_rows;   /* [n_logits] */
-    void (*tap)(void *arg, int layer, const float *x, int rows); /* device f32 [rows, hidden]; layer 0 = embedding */
+    const int32_t *rope;         /* [3][n_rows] t, h, w positions, or NULL: text, the row's position three times */
+    /* device f32 [rows, hidden]; layer 0 = embedding, l = after layer l; after the last layer once more, as layers,
+     * with the final norm's output instead */
+    void (*tap)(void *arg, int layer, const float *x, int rows);
     void *tap_arg;
 };
 
 /* Runs a step on `s`. Afterwards, on the device until the next step:
  * logits f32 [n_logits, vocab] (all vocabulary; a tensor-parallel model holds its shard, see lk_model_logits). */
 int lk_model_step(struct lk_model *m, struct lk_state *s, const struct lk_step *st, struct lk_err *e);
+/* Logits of more rows of the last step, in place of those it left; nothing else changes. For callers that want every
+ * row of a long chunk and have room for max_logit_rows at once. flags: LK_STEP_ARGMAX. */
+int lk_model_head(struct lk_model *m, int n, const int32_t *rows, int flags, struct lk_err *e);
 /* After a RECORD step: fold keep[l] rows of lane l into the state. */
 int lk_model_fold(struct lk_model *m, struct lk_state *s, const int32_t *keep, int n_lanes, struct lk_err *e);
 
@@ -73,6 +80,7 @@ struct lk_mtp_step {
     const int32_t *ids, *hidden_rows;
     const struct lk_lane *lanes;
     const int32_t *pages, *logit_rows;
+    const int32_t *rope;         /* as in lk_step */
 };
 int lk_model_mtp(struct lk_model *m, struct lk_state *s, const struct lk_mtp_step *st, struct lk_err *e);
 

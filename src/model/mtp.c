@@ -1,0 +1,65 @@
+/* The draft layer. Hidden state of position p and the token after it give a guess for the token after that:
+ *     x = fc [norm(embedding) | norm(hidden)];  x = layer(x);  y = norm(x);  logits = head(y)
+ * y is kept, so that a guess can be made from a guess. The layer has KV pages of its own under the same page numbers. */
+#include "model/inside.h"
+
+#include "base/mem.h"
+
+enum { GRAPH_MTP = 3 };
+
+static void issue(struct lk_model *m, struct lk_state *s, const struct lk_mtp_step *st, int draft)
+{
+    struct lk_dev *d = m->dev;
+    const struct lk_batch *b = &m->mtp.batch;
+    int T = st->n_rows, H = m->shape.hidden, want = st->flags & (LK_STEP_LOGITS | LK_STEP_ARGMAX);
+    float eps = m->shape.eps, *pair = m->proj; /* f32 [T, 2H] */
+    d->ops->embed(d, m->w.embed, b->ids, T, m->x);
+    d->ops->norm_f32(d, m->x, H, m->w.mtp_embed_norm, eps, T, H, pair, 2 * H);
+    d->ops->gather(d, st->hidden_from ? m->mtp_hidden : m->hidden, H, m->mtp.hidden_rows, T, H, m->x);
+    d->ops->norm_f32(d, m->x, H, m->w.mtp_hidden_norm, eps, T, H, pair + H, 2 * H);
+    d->ops->to_act(d, pair, 2 * H, T, 2 * H, m->mid);
+    struct lk_linear_args fc = {.w = m->w.fc, .x = m->mid, .y = m->x, .T = T, .ldy = H};
+    d->ops->linear(d, &fc);
+    lk__layer(m, s, &m->w.mtp, b, 0, m->o.draft_window);
+    d->ops->norm_f32(d, m->x, H, m->w.mtp_norm, eps, T, H, m->mtp_hidden, H);
+    if (want && st->n_logits)
+        lk__head(m, m->mtp_hidden, m->mtp.logit_rows, st->n_logits, draft, st->flags & LK_STEP_ARGMAX);
+}
+
+static int check(const struct lk_model *m, const struct lk_state *s, const struct lk_mtp_step *st, struct lk_err *e)
+{
+    if (!m->shape.mtp || s->n_kv_layers <= m->shape.n_full)
+        return lk_fail(e, LK_EREQUEST, "this model was opened without its MTP layer");
+    int limit = st->hidden_from ? m->mtp_rows : m->main.rows;
+    for (int i = 0; i < st->n_rows && st->n_rows <= m->o.max_rows; i++)
+        if (st->hidden_rows[i] < 0 || st->hidden_rows[i] >= limit)
+            return lk_fail(e, LK_EREQUEST, "mtp: hidden row %d: expected 0 to %d, found %d", i, limit - 1,
+                           st->hidden_rows[i]);
+    return 0;
+}
+
+int lk_model_mtp(struct lk_model *m, struct lk_state *s, const struct lk_mtp_step *st, struct lk_err *e)
+{
+    int rc = check(m, s, st, e);
+    if (rc) return rc;
+    const struct lk_step rows = {.n_rows = st->n_rows, .n_lanes = st->n_lanes, .n_pages = st->n_pages,
+                                 .n_logits = st->n_logits, .ids = st->ids, .lanes = st->lanes,
+                                 .pages = st->pages, .logit_rows = st->logit_rows, .rope = st->rope};
+    int draft = m->w.draft_head && !(st->flags & LK_STEP_FULL);
+    lk_mem_guard_begin("model mtp");
+    rc = lk__ctl_fill(m, s, &m->mtp, &rows, st->hidden_rows, e);
+    if (!rc) {
+        int graph = st->n_rows <= m->dev->small_rows;
+        uint64_t key = lk__graph_key(s, &m->mtp, GRAPH_MTP + (st->hidden_from != 0), st->flags);
+        if (!graph || !m->dev->graph_begin(m->dev, key)) {
+            issue(m, s, st, draft);
+            if (graph) m->dev->graph_end(m->dev);
+        }
+        int want = st->flags & (LK_STEP_LOGITS | LK_STEP_ARGMAX) && st->n_logits;
+        lk__results_set(m, want ? st->n_logits : 0, draft, want && st->flags & LK_STEP_ARGMAX);
+        m->mtp_rows = st->n_rows;
+        rc = lk__comm_status(m, e);
+    }
+    lk_mem_guard_end();
+    return rc;
+}

@@ -1,0 +1,184 @@
+/* What a step left: greedy ids, candidates, whole rows, hidden states; and sparse edits before they are read. This is the
+ * only file of src/model that waits for the device. A rank holds its columns of the vocabulary: ids and candidates are
+ * exchanged as a few words a row, whole rows only when somebody asks. Shortlist ids leave here as tokens. */
+#include "model/inside.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+static int32_t token_of(const struct lk_model *m, int32_t id)
+{
+    return m->res.draft && id >= 0 && id < m->w.draft_rows ? m->w.draft_map[id] : id;
+}
+
+/* Is candidate (va, ia) before (vb, ib)? Larger value first, then the smaller id; NaN last. */
+static int before(float va, int32_t ia, float vb, int32_t ib)
+{
+    if (va != va || vb != vb) return va == va;
+    return va > vb || (va == vb && ia < ib);
+}
+
+static int argmax_merge(struct lk_model *m, int32_t *ids, struct lk_err *e)
+{
+    int n = m->res.n;
+    int32_t *mine = m->host, *all = m->host + 2 * n;
+    int rc = m->dev->download(m->dev, mine, m->arg_ids, (size_t)n * 4, e);
+    if (!rc) rc = m->dev->download(m->dev, mine + n, m->arg_vals, (size_t)n * 4, e);
+    if (!rc) rc = m->comm->gather(m->comm, mine, (size_t)n * 8, all, e);
+    if (rc) return rc;
+    for (int t = 0; t < n; t++) {
+        float best = 0;
+        for (int r = 0; r < m->n_ranks; r++) {
+            const int32_t *at = all + (size_t)r * 2 * (size_t)n;
+            float v;
+            memcpy(&v, at + n + t, 4);
+            if (r && !before(v, at[t], best, ids[t])) continue;
+            best = v, ids[t] = at[t];
+        }
+    }
+    return 0;
+}
+
+int lk_model_argmax(struct lk_model *m, int32_t *ids, struct lk_err *e)
+{
+    struct lk_dev *d = m->dev;
+    if (!m->res.argmax_done && m->res.n) {
+        d->ops->argmax(d, m->logits, m->res.n, m->res.used, m->head_ld, m->res.id0, m->arg_ids, m->arg_vals);
+        m->res.argmax_done = 1;
+    }
+    int rc = m->n_ranks > 1 ? argmax_merge(m, ids, e)
+                            : d->download(d, ids, m->arg_ids, (size_t)m->res.n * sizeof *ids, e);
+    for (int t = 0; t < m->res.n && !rc; t++) ids[t] = token_of(m, ids[t]);
+    return rc;
+}
+
+int lk_model_logits(struct lk_model *m, int row, float *out, struct lk_err *e)
+{
+    if (row < 0 || row >= m->res.n)
+        return lk_fail(e, LK_EREQUEST, "logits of row %d: the last call left %d", row, m->res.n);
+    const float *from = m->logits + (size_t)row * (size_t)m->head_ld;
+    size_t bytes = (size_t)m->res.cols * 4;
+    if (m->n_ranks == 1 && !m->res.draft) return m->dev->download(m->dev, out, from, bytes, e);
+    float *mine = m->row_parts, *all = mine + m->head_ld;
+    int rc = m->dev->download(m->dev, mine, from, bytes, e), ld = m->head_ld;
+    if (!rc && m->n_ranks > 1) rc = m->comm->gather(m->comm, mine, (size_t)ld * 4, all, e);
+    if (rc) return rc;
+    if (m->n_ranks == 1) memcpy(all, mine, bytes);
+    for (int i = 0; m->res.draft && i < m->shape.vocab; i++) out[i] = -INFINITY;
+    for (int r = 0; r < m->n_ranks; r++) {
+        struct lk_ranges part;
+        lk_shard(&m->dims, LK_PART_VOCAB, m->res.whole, r, m->n_ranks, &part);
+        for (int64_t i = 0; i < part.total; i++)
+            out[token_of(m, (int32_t)(part.r[0].at + i))] = all[(size_t)r * (size_t)ld + (size_t)i];
+    }
+    return 0;
+}
+
+/* Candidates of all ranks, [n_ranks][ids n*k | values n*k | lse n], into the k best of each row and one sum. */
+static void topk_merge(struct lk_model *m, int k, const int32_t *all, int32_t *ids, float *vals, float *lse)
+{
+    size_t n = (size_t)m->res.n, block = n * (2 * (size_t)k + 1);
+    for (size_t t = 0; t < n; t++) {
+        int at[LK_MAX_RANKS] = {0};
+        for (int j = 0; j < k; j++) {
+            int best = -1;
+            float bv = 0;
+            int32_t bi = 0;
+            for (int r = 0; r < m->n_ranks; r++) {
+                if (at[r] == k) continue;
+                const int32_t *p = all + (size_t)r * block + t * (size_t)k + (size_t)at[r];
+                float v;
+                memcpy(&v, p + n * (size_t)k, 4);
+                if (best >= 0 && !before(v, *p, bv, bi)) continue;
+                best = r, bv = v, bi = *p;
+            }
+            at[best]++;
+            ids[t * (size_t)k + (size_t)j] = bi;
+            vals[t * (size_t)k + (size_t)j] = bv;
+        }
+        double top = -INFINITY, sum = 0;
+        for (int pass = 0; pass < 2; pass++)
+            for (int r = 0; r < m->n_ranks; r++) {
+                float l;
+                memcpy(&l, all + (size_t)r * block + 2 * n * (size_t)k + t, 4);
+                if (pass == 0 && (double)l > top) top = (double)l;
+                if (pass == 1) sum += exp((double)l - top);
+            }
+        lse[t] = (float)(top + log(sum));
+    }
+}
+
+int lk_model_topk(struct lk_model *m, int k, int32_t *ids, float *vals, float *lse, struct lk_err *e)
+{
+    struct lk_dev *d = m->dev;
+    size_t n = (size_t)m->res.n, nk = n * (size_t)(k > 0 ? k : 0);
+    if (k < 1 || k > LK_TOPK_MAX || k > m->res.used)
+        return lk_fail(e, LK_EREQUEST, "candidates a row: expected 1 to %d, found %d",
+                       m->res.used < LK_TOPK_MAX ? m->res.used : LK_TOPK_MAX, k);
+    struct lk_topk_args a = {.logits = m->logits, .T = (int)n, .n = m->res.used, .ld = m->head_ld, .k = k,
+                             .id0 = m->res.id0, .ids = m->top_ids, .vals = m->top_vals, .lse = m->top_lse};
+    d->ops->topk(d, &a);
+    int alone = m->n_ranks == 1;
+    int32_t *mine = m->host, *all = mine + n * (2 * (size_t)k + 1);
+    int rc = d->download(d, alone ? ids : mine, m->top_ids, nk * 4, e);
+    if (!rc) rc = d->download(d, alone ? (void *)vals : mine + nk, m->top_vals, nk * 4, e);
+    if (!rc) rc = d->download(d, alone ? (void *)lse : mine + 2 * nk, m->top_lse, n * 4, e);
+    if (!rc && !alone) rc = m->comm->gather(m->comm, mine, n * (2 * (size_t)k + 1) * 4, all, e);
+    if (rc) return rc;
+    if (!alone) topk_merge(m, k, all, ids, vals, lse);
+    for (size_t i = 0; i < nk; i++) ids[i] = token_of(m, ids[i]);
+    return 0;
+}
+
+/* The column of token id on this rank, or -1: another rank's, or not in the shortlist. */
+static int32_t column_of(const struct lk_model *m, int32_t id)
+{
+    if (id < 0 || id >= m->shape.vocab) return -1;
+    if (m->res.draft) id = m->w.draft_inverse[id];
+    return id >= m->res.id0 && id < m->res.id0 + m->res.cols ? id - m->res.id0 : -1;
+}
+
+static void edit_send(struct lk_model *m, int n)
+{
+    struct lk_dev *d = m->dev;
+    if (!n) return;
+    for (int half = 0; half < 2; half++) {
+        int at = half * LK_EDITS_MAX;
+        d->upload(d, m->edit_ids + at, m->host + at, (size_t)n * 4);
+        d->upload(d, m->edit_vals + at, m->host + 2 * LK_EDITS_MAX + at, (size_t)n * 4);
+    }
+    struct lk_edit_args a = {.logits = m->logits, .ld = m->head_ld, .n_edits = n, .rows = m->edit_ids,
+                             .ids = m->edit_ids + LK_EDITS_MAX, .rep = m->edit_vals,
+                             .add = m->edit_vals + LK_EDITS_MAX};
+    d->ops->edit(d, &a);
+}
+
+int lk_model_edit(struct lk_model *m, int n, const int32_t *rows, const int32_t *ids, const float *rep,
+                  const float *add, struct lk_err *e)
+{
+    int32_t *words = m->host;
+    int part = 0;
+    for (int i = 0; i < n; i++) {
+        if (rows[i] < 0 || rows[i] >= m->res.n)
+            return lk_fail(e, LK_EREQUEST, "edit of row %d: the last call left %d", rows[i], m->res.n);
+        int32_t col = column_of(m, ids[i]);
+        if (col < 0) continue;
+        words[part] = rows[i], words[LK_EDITS_MAX + part] = col;
+        memcpy(words + 2 * LK_EDITS_MAX + part, rep + i, 4);
+        memcpy(words + 3 * LK_EDITS_MAX + part, add + i, 4);
+        if (++part == LK_EDITS_MAX) edit_send(m, part), part = 0;
+    }
+    edit_send(m, part);
+    m->res.argmax_done = 0;
+    return 0;
+}
+
+int lk_model_hidden(struct lk_model *m, int row0, int n, float *out, struct lk_err *e)
+{
+    if (row0 < 0 || n < 0 || row0 > m->main.rows - n)
+        return lk_fail(e, LK_EREQUEST, "hidden rows %d to %d: the last step had %d", row0, row0 + n, m->main.rows);
+    size_t h = (size_t)m->shape.hidden;
+    return m->dev->download(m->dev, out, m->hidden + (size_t)row0 * h, (size_t)n * h * sizeof *out, e);
+}
