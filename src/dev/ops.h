@@ -31,10 +31,10 @@ struct lk_gate_up_args {
 /* Gated attention of one layer for all lanes, cache append included.
  * In: proj f32 [T, ld]: per query head 256 q | 256 gate (n_q heads), then k [n_kv*256], then v [n_kv*256].
  * Steps: q,k: RMS norm a head with q_norm/k_norm (weights already 1+w), eps; rotate the first rope_dim (64) dims: pairs (i, i+rope_dim/2),
- * angle = pos_s(i) * theta^(-2i/rope_dim), where s(i) in {t,h,w} = section[i] (0,1,2; interleaved M-RoPE, text has all equal);
+ * angle = pos_s(i) * theta^(-2i/rope_dim), rounded to f32 as transformers does, where s(i) in {t,h,w} = section[i] (0,1,2; interleaved M-RoPE, text has all equal);
  * append k, v of each row to its lane's pages (kv.h; I8: Hadamard on k and q); row at position p attends to 0..p of its lane;
  * score scale 1/16, softmax f32; head j uses kv head j / (n_q/n_kv); out = attn * sigmoid(gate).
- * window > 0: only the last `window` positions (and the row itself) are attended (the draft layer's --draft-window).
+ * window > 0: a row at p attends to p-window..p only (the draft layer's --draft-window).
  * The key axis is cut at fixed absolute positions, so that the result of a row does not depend on T. */
 struct lk_attn_args {
     const struct lk_batch *b;
@@ -95,7 +95,7 @@ struct lk_gdn_fold_args {
 };
 
 /* Best candidates of each row of logits [T, ld] over columns [0, n): the k largest, ties to the smaller id, sorted; and
- * m = largest, lse = log sum exp over all n columns (f32, fixed order). k <= 256. */
+ * m = largest, lse = log sum exp over all n columns (f32, fixed order). k <= 256; beyond n columns ids are -1, vals -inf. */
 struct lk_topk_args {
     const float *logits;
     int T, n, ld, k;

@@ -1,0 +1,321 @@
+/* Cases of linear, gate_up and embed: every weight format, the real shapes of the 0.8B, 4B and 27B
+ * and their halves under tensor parallelism, one row to a prefill chunk, and edges where a tile
+ * ends. */
+#include "ops/optest.h"
+
+#include "base/num.h"
+
+#include <math.h>
+#include <string.h>
+
+/* p: 0 format, 1 n, 2 k, 3 group, 4 T, 5 add, 6 n of a second part, 7 its format, 8 extra row
+ * stride */
+struct lin {
+    struct lk_mat *m;
+    void *x, *out;
+    int ldy;
+};
+
+static const char why_f32[] =
+    "f32 sums of k products in another order: sqrt(k) * 2^-24 of rms, with room of 10";
+
+static void lin_setup(struct op_run *r)
+{
+    const int *p = r->c->p;
+    struct lin *l = r->fam = ot_host(r, sizeof *l);
+    struct lk_weight w[2];
+    if (!l) return;
+    ot_weight(r, w, (enum lk_fmt)p[0], p[1], p[2], p[3]);
+    if (p[6]) ot_weight(r, w + 1, (enum lk_fmt)p[7], p[6], p[2], p[3]);
+    l->m = ot_mat(r, LK_MAT_STACK, w, p[6] ? 2 : 1);
+    l->ldy = p[1] + p[6] + p[8];
+    l->x = ot_up_act(r, ot_rand(r, (size_t)p[4] * (size_t)p[2], 1), (size_t)p[4] * (size_t)p[2]);
+    size_t n = (size_t)p[4] * (size_t)l->ldy;
+    l->out = ot_up(r, ot_rand(r, n, 1), n * 4); /* old content: kept by add and between the rows */
+}
+
+static void lin_issue(struct op_run *r)
+{
+    struct lin *l = r->fam;
+    struct lk_linear_args a = {l->m, l->x, l->out, r->c->p[4], l->ldy, r->c->p[5]};
+    r->d->ops->linear(r->d, &a);
+}
+
+static void lin_fetch(struct op_run *r)
+{
+    struct lin *l = r->fam;
+    ot_out_f32(r, "y", l->out, (size_t)r->c->p[4] * (size_t)l->ldy, r->c->tol);
+}
+
+static double fmt_bytes(int fmt, double n, double k)
+{
+    return n * k * (double)lk_fmt_info((enum lk_fmt)fmt)->bits / 8;
+}
+
+static void lin_cost(const struct op_case *c, double *bytes, double *flops)
+{
+    const int *p = c->p;
+    *bytes = fmt_bytes(p[0], p[1], p[2]) + fmt_bytes(p[7], p[6], p[2]);
+    *flops = 2.0 * p[4] * (p[1] + p[6]) * p[2];
+}
+
+static const struct op_family linear = {"linear", lin_setup, lin_issue, lin_fetch, lin_cost};
+
+static void gate_setup(struct op_run *r)
+{
+    const int *p = r->c->p;
+    struct lin *l = r->fam = ot_host(r, sizeof *l);
+    struct lk_weight w[2];
+    if (!l) return;
+    for (int i = 0; i < 2; i++) ot_weight(r, w + i, (enum lk_fmt)p[0], p[1], p[2], p[3]);
+    l->m = ot_mat(r, LK_MAT_GATE_UP, w, 2);
+    l->x = ot_up_act(r, ot_rand(r, (size_t)p[4] * (size_t)p[2], 2), (size_t)p[4] * (size_t)p[2]);
+    l->out = ot_dev(r, (size_t)p[4] * (size_t)p[1] * r->d->act_bytes);
+}
+
+static void gate_issue(struct op_run *r)
+{
+    struct lin *l = r->fam;
+    struct lk_gate_up_args a = {l->m, l->x, l->out, r->c->p[4]};
+    r->d->ops->gate_up(r->d, &a);
+}
+
+static void gate_fetch(struct op_run *r)
+{
+    struct lin *l = r->fam;
+    ot_out_act(r, "out", l->out, (size_t)r->c->p[4] * (size_t)r->c->p[1], r->c->tol);
+}
+
+static void gate_cost(const struct op_case *c, double *bytes, double *flops)
+{
+    *bytes = 2 * fmt_bytes(c->p[0], c->p[1], c->p[2]);
+    *flops = 4.0 * c->p[4] * c->p[1] * c->p[2];
+}
+
+static const struct op_family gate_up = {"gate_up", gate_setup, gate_issue, gate_fetch, gate_cost};
+
+static void embed_setup(struct op_run *r)
+{
+    const int *p = r->c->p;
+    struct lin *l = r->fam = ot_host(r, sizeof *l);
+    struct lk_weight w;
+    if (!l) return;
+    ot_weight(r, &w, (enum lk_fmt)p[0], p[1], p[2], p[3]);
+    l->m = ot_mat(r, LK_MAT_EMBED, &w, 1);
+    int32_t *ids = ot_host(r, (size_t)p[4] * 4);
+    for (int i = 0; ids && i < p[4]; i++) ids[i] = (int32_t)(ot_random() % (uint32_t)p[1]);
+    if (ids && p[4] > 2) {
+        ids[1] = p[1]; /* outside: zeros */
+        ids[2] = -1;
+    }
+    l->x = ot_up(r, ids, (size_t)p[4] * 4);
+    l->out = ot_dev(r, (size_t)p[4] * (size_t)p[2] * 4);
+}
+
+static void embed_issue(struct op_run *r)
+{
+    struct lin *l = r->fam;
+    r->d->ops->embed(r->d, l->m, l->x, r->c->p[4], l->out);
+}
+
+static void embed_fetch(struct op_run *r)
+{
+    struct lin *l = r->fam;
+    ot_out_f32(r, "x", l->out, (size_t)r->c->p[4] * (size_t)r->c->p[2], r->c->tol);
+}
+
+static void embed_cost(const struct op_case *c, double *bytes, double *flops)
+{
+    *bytes = fmt_bytes(c->p[0], c->p[4], c->p[2]);
+    *flops = 0;
+}
+
+static const struct op_family embed = {"embed", embed_setup, embed_issue, embed_fetch, embed_cost};
+
+static void lin_add(struct op_table *t, const struct op_family *f, int use, const char *what,
+                    enum lk_fmt fmt, int n, int k, int group, int T)
+{
+    struct op_case *c =
+        ot_add(t, f, use, f == &embed ? 1e-6 : 2e-5, why_f32, "%s %s %s g%d n%d k%d T%d", f->op,
+               what, lk_fmt_info(fmt)->name, group, n, k, T);
+    int p[12] = {(int)fmt, n, k, group, T};
+    if (c) memcpy(c->p, p, sizeof p);
+}
+
+/* The group sizes that files use: block formats ignore it. */
+static int fmt_group(enum lk_fmt f, int k)
+{
+    switch (f) {
+    case LK_FMT_FP8:
+        return k % 128 ? k : 128;
+    case LK_FMT_Q4:
+    case LK_FMT_I8:
+        return 64;
+    case LK_FMT_CT4:
+    case LK_FMT_CT8:
+    case LK_FMT_GPTQ4:
+    case LK_FMT_GPTQ8:
+    case LK_FMT_AWQ4:
+        return 128;
+    default:
+        return 0;
+    }
+}
+
+static void cases_every_format(struct op_table *t)
+{
+    static const int T[] = {1, 3, 16, 17, 50};
+    for (int f = LK_FMT_F32; f < LK_FMT_COUNT; f++) {
+        enum lk_fmt fmt = (enum lk_fmt)f;
+        if (!lk_fmt_info(fmt)->bits) continue;
+        for (size_t i = 0; i < sizeof T / sizeof *T; i++)
+            lin_add(t, &linear, OP_CHECK, "edge", fmt, 40 + 8 * (int)(i % 3), 512,
+                    fmt_group(fmt, 512), T[i]);
+        lin_add(t, &linear, OP_CHECK, "0.8B-down/2", fmt, 512, 1792, fmt_group(fmt, 1792), 1);
+        lin_add(t, &gate_up, OP_CHECK, "edge", fmt, 56, 768, fmt_group(fmt, 768), 2);
+        lin_add(t, &gate_up, OP_CHECK, "edge", fmt, 56, 768, fmt_group(fmt, 768), 37);
+        lin_add(t, &embed, OP_CHECK, "rows", fmt, 64, 1024, fmt_group(fmt, 1024), 7);
+    }
+    /* the other scale layouts: FP8 a row and a tensor, I8 and Q4 a row and groups of 32 */
+    static const struct {
+        enum lk_fmt f;
+        int g;
+    } more[] = {{LK_FMT_FP8, 1024}, {LK_FMT_FP8, 0},  {LK_FMT_I8, 1024},
+                {LK_FMT_I8, 32},    {LK_FMT_Q4, 32},  {LK_FMT_Q4, 128},
+                {LK_FMT_Q4, 1024},  {LK_FMT_CT4, 32}, {LK_FMT_I8, 128}};
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++)
+        for (int T1 = 1; T1 <= 20; T1 += 19) {
+            lin_add(t, &linear, OP_CHECK, "scales", more[i].f, 96, 1024, more[i].g, T1);
+            lin_add(t, &gate_up, OP_CHECK, "scales", more[i].f, 64, 1024, more[i].g, T1);
+        }
+}
+
+/* Lengths that no vector width divides; only formats without blocks can have them. */
+static void cases_odd(struct op_table *t)
+{
+    static const int k[] = {1, 7, 8, 9, 15, 17, 31, 33, 100, 1000, 1023, 1025},
+                     n[] = {1, 2, 3, 4, 5, 47, 48, 49};
+    static const enum lk_fmt f[] = {LK_FMT_F32, LK_FMT_F16, LK_FMT_BF16, LK_FMT_FP8, LK_FMT_I8};
+    for (size_t i = 0; i < sizeof k / sizeof *k; i++)
+        for (size_t j = 0; j < 5; j++) {
+            lin_add(t, &linear, OP_CHECK, "odd", f[j], n[i % 8], k[i],
+                    f[j] == LK_FMT_I8 ? k[i] : fmt_group(f[j], k[i]), 2);
+            lin_add(t, &linear, OP_CHECK, "odd", f[j], n[(i + 3) % 8], k[i],
+                    f[j] == LK_FMT_I8 ? k[i] : fmt_group(f[j], k[i]), 19 + (int)i);
+        }
+    for (int i = 0; i < 4; i++) /* FP8 blocks that end inside: ceil in both directions */
+        lin_add(t, &linear, OP_CHECK, "odd", LK_FMT_FP8, 130, 200 + 56 * i, 128, 1 + 18 * (i & 1));
+    for (int k16 = 16; k16 <= 112; k16 += 32) { /* NVFP4 and Q4 with a tail of one group */
+        lin_add(t, &linear, OP_CHECK, "odd", LK_FMT_NVFP4, 33, k16, 0, 1);
+        lin_add(t, &linear, OP_CHECK, "odd", LK_FMT_NVFP4, 33, k16, 0, 21);
+        lin_add(t, &linear, OP_CHECK, "odd", LK_FMT_Q4, 33, k16, 64, 1);
+        lin_add(t, &linear, OP_CHECK, "odd", LK_FMT_Q4, 33, k16, 64, 18);
+    }
+}
+
+static void cases_stack(struct op_table *t)
+{
+    static const int second[][2] = {{32, LK_FMT_BF16}, {5, LK_FMT_F32}};
+    static const enum lk_fmt first[] = {LK_FMT_FP8, LK_FMT_NVFP4, LK_FMT_BF16, LK_FMT_GG_Q4_K};
+    for (int i = 0; i < 16; i++) {
+        enum lk_fmt f = first[i % 4];
+        int add = i / 4 % 2, two = i % 2, T = i < 8 ? 3 : 30;
+        struct op_case *c =
+            ot_add(t, &linear, OP_CHECK, 2e-5, why_f32, "linear stack %s+%s add%d T%d #%d",
+                   lk_fmt_info(f)->name, two ? "f32" : "bf16", add, T, i);
+        int p[12] = {(int)f,         130,        512, fmt_group(f, 512), T, add, second[two][0],
+                     second[two][1], 3 * (i % 3)};
+        if (c) memcpy(c->p, p, sizeof p);
+    }
+}
+
+/* n, k of the linears that weigh: mixer in and out, mlp gate (of two) and down. */
+static const struct {
+    const char *name;
+    int n, k, check;
+} shapes[] = {
+    {"0.8B-qkvz", 8192, 1024, 1},    {"0.8B-out", 1024, 2048, 1},  {"0.8B-down", 1024, 3584, 1},
+    {"0.8B-head/4", 62080, 1024, 0}, {"4B-attn", 10240, 2560, 0},  {"4B-down", 2560, 9216, 0},
+    {"4B-down/2", 2560, 4608, 0},    {"27B-qkvz", 16384, 5120, 0}, {"27B-down", 5120, 17408, 0},
+    {"27B-down/2", 5120, 8704, 0},
+};
+static const struct {
+    const char *name;
+    int n, k;
+} gates[] = {{"0.8B", 3584, 1024}, {"4B", 9216, 2560}, {"27B/2", 8704, 5120}};
+
+static void cases_real(struct op_table *t)
+{
+    static const enum lk_fmt hot[] = {
+        LK_FMT_BF16,    LK_FMT_FP8,     LK_FMT_NVFP4,   LK_FMT_I8,      LK_FMT_Q4,  LK_FMT_GG_Q8_0,
+        LK_FMT_GG_Q4_K, LK_FMT_GG_Q5_K, LK_FMT_GG_Q6_K, LK_FMT_GG_Q4_0, LK_FMT_F16, LK_FMT_F32};
+    static const int T[] = {1, 2, 4, 8, 16, 64, 512};
+    for (size_t f = 0; f < sizeof hot / sizeof *hot; f++)
+        for (size_t i = 0; i < 7; i++) {
+            for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+                int check = shapes[s].check && ((T[i] == 1) || (T[i] == 64 && f < 3 && s == 1));
+                lin_add(t, &linear, OP_BENCH | (check ? OP_CHECK : 0), shapes[s].name, hot[f],
+                        shapes[s].n, shapes[s].k, fmt_group(hot[f], shapes[s].k), T[i]);
+            }
+            for (size_t s = 0; s < 3; s++)
+                lin_add(t, &gate_up, OP_BENCH | (!s && T[i] == 1 ? OP_CHECK : 0), gates[s].name,
+                        hot[f], gates[s].n, gates[s].k, fmt_group(hot[f], gates[s].k), T[i]);
+        }
+}
+
+void cases_linear(struct op_table *t)
+{
+    cases_every_format(t);
+    cases_odd(t);
+    cases_stack(t);
+    cases_real(t);
+}
+
+/* Rows of one 16-row call against calls of fewer rows starting anywhere: the same bits. */
+static int invariant_mat(struct lk_dev *d, const struct op_case *c)
+{
+    struct op_run r;
+    ot_run_begin(&r, c, d);
+    ot_run_do(&r);
+    struct lin *l = r.fam;
+    int bad = r.failed, k = c->p[2], n = c->p[1], gate = c->f == &gate_up;
+    size_t out_bytes = gate ? d->act_bytes : 4, row = (size_t)n * out_bytes;
+    char *all = ot_host(&r, 16 * row), *some = ot_host(&r, 16 * row);
+    if (!bad) bad = d->download(d, all, l->out, 16 * row, NULL);
+    for (int T = 1; T < 16 && !bad; T++) {
+        int t0 = (T * 5) % (16 - T + 1);
+        const char *x = (const char *)l->x + (size_t)t0 * (size_t)k * d->act_bytes;
+        struct lk_linear_args a = {l->m, x, l->out, T, n, 0};
+        struct lk_gate_up_args g = {l->m, x, l->out, T};
+        if (gate)
+            d->ops->gate_up(d, &g);
+        else
+            d->ops->linear(d, &a);
+        bad = d->download(d, some, l->out, (size_t)T * row, NULL) ||
+              memcmp(some, all + (size_t)t0 * row, (size_t)T * row);
+        if (bad)
+            printf("  %s: rows %d..%d alone differ from 16 rows together\n", c->name, t0,
+                   t0 + T - 1);
+    }
+    ot_run_end(&r);
+    return bad != 0;
+}
+
+int invariant_linear(struct lk_dev *d)
+{
+    struct op_table t = {0};
+    for (int f = LK_FMT_F32; f < LK_FMT_COUNT; f++) {
+        if (!lk_fmt_info((enum lk_fmt)f)->bits) continue;
+        lin_add(&t, &linear, OP_CHECK, "invariant", (enum lk_fmt)f, 72, 512,
+                fmt_group((enum lk_fmt)f, 512), 16);
+        lin_add(&t, &gate_up, OP_CHECK, "invariant", (enum lk_fmt)f, 40, 512,
+                fmt_group((enum lk_fmt)f, 512), 16);
+    }
+    lin_add(&t, &linear, OP_CHECK, "invariant", LK_FMT_BF16, 51, 1001, 0, 16);
+    lin_add(&t, &linear, OP_CHECK, "invariant", LK_FMT_FP8, 51, 1001, 1001, 16);
+    lin_add(&t, &linear, OP_CHECK, "invariant", LK_FMT_NVFP4, 50, 5120, 0, 16);
+    int bad = 0;
+    for (int i = 0; i < t.n; i++) bad += invariant_mat(d, t.v + i);
+    ot_table_free(&t);
+    return bad;
+}
