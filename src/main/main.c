@@ -17,6 +17,7 @@ struct command {
 /* A subcommand gets its line here when its file lands. */
 static const struct command commands[] = {
     {"score", LK_CMD_SCORE, cmd_score, "[-m MODEL] --ids FILE.json", "likelihood of token ids, and every number on the way"},
+    {"convert", LK_CMD_CONVERT, cmd_convert, "IN OUT", "write a model in other formats, as a Hugging Face folder"},
     {NULL, 0, NULL, NULL, NULL},
 };
 

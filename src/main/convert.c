@@ -1,0 +1,14 @@
+/* laoka convert IN OUT: any readable model becomes a Hugging Face folder in a recipe's formats. */
+#include "artifact/convert.h"
+#include "base/pool.h"
+#include "main/commands.h"
+
+int cmd_convert(struct lk_opts *o, struct lk_err *e)
+{
+    if (o->n_args != 2) return lk_fail(e, LK_EUSAGE, "laoka convert: expected IN and OUT, found %d words", o->n_args);
+    struct lk_convert_opts c = {.recipe = o->convert.recipe, .verify = o->convert.verify, .force = o->convert.force};
+    c.pool = lk_pool_new(o->engine.dev.threads);
+    int rc = lk_convert(o->args[0], o->args[1], &c, e);
+    lk_pool_free(c.pool);
+    return rc;
+}
