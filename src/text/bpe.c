@@ -5,7 +5,10 @@
 
 #include <string.h>
 
-enum { SHORT = 32 }; /* pieces up to this many bytes (nearly all) are merged by scanning; no set-up, all in registers and L1 */
+enum {
+    SHORT = 32
+}; /* pieces up to this many bytes (nearly all) are merged by scanning; no set-up, all in registers
+      and L1 */
 
 struct lk_bpe_node {
     int32_t id, prev, next; /* -1: none; id -1: merged away */
@@ -65,8 +68,8 @@ void lk__bpe_work_free(struct lk_bpe_work *w)
     *w = (struct lk_bpe_work){0};
 }
 
-static int encode_short(const struct lk_bpe *b, const int32_t *byte_id, const char *piece, size_t len,
-                        struct lk_ids *out)
+static int encode_short(const struct lk_bpe *b, const int32_t *byte_id, const char *piece,
+                        size_t len, struct lk_ids *out)
 {
     int32_t id[SHORT];
     const struct lk_bpe_merge *m[SHORT]; /* m[i]: merge of id[i] and id[i+1] */
@@ -113,7 +116,8 @@ static struct lk_bpe_cand heap_pop(struct lk_bpe_work *w)
     return top;
 }
 
-/* Offers the pair (pos, its next) when it has a merge. Each merge offers at most two, so the heap stays below 3n. */
+/* Offers the pair (pos, its next) when it has a merge. Each merge offers at most two, so the heap
+ * stays below 3n. */
 static int pair_offer(const struct lk_bpe *b, struct lk_bpe_work *w, int32_t pos)
 {
     if (pos < 0 || w->nodes[pos].next < 0) return 0;
@@ -127,7 +131,8 @@ static int pair_offer(const struct lk_bpe *b, struct lk_bpe_work *w, int32_t pos
         w->heap = h;
         w->heap_cap = cap;
     }
-    w->heap[w->n_heap] = (struct lk_bpe_cand){(uint64_t)(uint32_t)m->rank << 32 | (uint32_t)pos, l, r, m->id};
+    w->heap[w->n_heap] =
+        (struct lk_bpe_cand){(uint64_t)(uint32_t)m->rank << 32 | (uint32_t)pos, l, r, m->id};
     heap_up(w->heap, w->n_heap++);
     return 0;
 }
@@ -150,8 +155,8 @@ static int merge_long(const struct lk_bpe *b, struct lk_bpe_work *w)
     return 0;
 }
 
-int lk__bpe_encode(const struct lk_bpe *b, const int32_t byte_id[256], const char *piece, size_t len,
-                   struct lk_bpe_work *w, struct lk_ids *out)
+int lk__bpe_encode(const struct lk_bpe *b, const int32_t byte_id[256], const char *piece,
+                   size_t len, struct lk_bpe_work *w, struct lk_ids *out)
 {
     if (len <= SHORT) return encode_short(b, byte_id, piece, len, out);
     if (len > w->n_nodes) {

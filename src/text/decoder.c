@@ -1,6 +1,6 @@
-/* Streaming decoder: bytes of tokens in, whole characters out. Holds back only a tail that can still become a character
- * (at most 3 bytes); bytes that cannot are replaced at once, one U+FFFD a maximal subpart, so that the pieces of a stream
- * joined are the decode of the whole. */
+/* Streaming decoder: bytes of tokens in, whole characters out. Holds back only a tail that can
+ * still become a character (at most 3 bytes); bytes that cannot are replaced at once, one U+FFFD a
+ * maximal subpart, so that the pieces of a stream joined are the decode of the whole. */
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
@@ -26,12 +26,14 @@ static size_t decode_some(const char *p, size_t n, struct lk_buf *out)
     return n - i;
 }
 
-int lk_decoder_push(struct lk_decoder *d, const struct lk_tokenizer *t, int32_t id, int skip, struct lk_buf *out)
+int lk_decoder_push(struct lk_decoder *d, const struct lk_tokenizer *t, int32_t id, int skip,
+                    struct lk_buf *out)
 {
     size_t n;
     const char *p = lk_tokenizer_bytes(t, id, &n);
     if (!p || (skip && lk_tokenizer_is_special(t, id) == 1)) return 0;
-    /* A held character is completed or broken by the next 3 bytes at most; the rest needs no copy. */
+    /* A held character is completed or broken by the next 3 bytes at most; the rest needs no copy.
+     */
     while (d->n_held && n) {
         d->held[d->n_held++] = (unsigned char)*p++;
         n--;

@@ -1,6 +1,7 @@
-/* The pre-tokenizer's regex: written for Oniguruma, run by PCRE2. The two agree on these patterns but for `\s`: with UCP,
- * PCRE2 counts U+180E as white space and Oniguruma does not. So `\s` and `\S` are rewritten to the
- * White_Space property spelled out, inside and outside of classes; all else passes as it stands. */
+/* The pre-tokenizer's regex: written for Oniguruma, run by PCRE2. The two agree on these patterns
+ * but for `\s`: with UCP, PCRE2 counts U+180E as white space and Oniguruma does not. So `\s` and
+ * `\S` are rewritten to the White_Space property spelled out, inside and outside of classes; all
+ * else passes as it stands. */
 #include "text/tokenizer_int.h"
 
 #include <string.h>
@@ -18,7 +19,8 @@ static int regex_translate(const char *p, size_t n, struct lk_buf *out, struct l
             if (p[i] == 's')
                 lk_buf_str(out, in_class ? WHITE : "[" WHITE "]");
             else if (p[i] == 'S' && in_class)
-                return lk_fail(e, LK_EINPUT, "pre_tokenizer: regex: \\S inside a class is not supported");
+                return lk_fail(e, LK_EINPUT,
+                               "pre_tokenizer: regex: \\S inside a class is not supported");
             else if (p[i] == 'S')
                 lk_buf_str(out, "[^" WHITE "]");
             else
@@ -40,14 +42,16 @@ int lk__regex_compile(pcre2_code **out, const char *pattern, size_t len, struct 
     int code = 0, rc = regex_translate(pattern, len, &b, e);
     PCRE2_SIZE at = 0;
     if (!rc) {
-        *out = pcre2_compile((PCRE2_SPTR)(b.data ? b.data : ""), b.len, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,
-                             &code, &at, NULL);
+        *out = pcre2_compile((PCRE2_SPTR)(b.data ? b.data : ""), b.len,
+                             PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
         if (!*out) {
             PCRE2_UCHAR why[160] = "";
             pcre2_get_error_message(code, why, sizeof why);
             rc = lk_fail(e, LK_EINPUT, "pre_tokenizer: regex: %s", (const char *)why);
         } else {
-            pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE); /* no JIT on this machine: the interpreter, same result */
+            pcre2_jit_compile(
+                *out,
+                PCRE2_JIT_COMPLETE); /* no JIT on this machine: the interpreter, same result */
         }
     }
     lk_buf_free(&b);

@@ -1,9 +1,11 @@
-/* Incremental parser of what the model says: reasoning, content and tool calls, from decoded text pushed in pieces.
+/* Incremental parser of what the model says: reasoning, content and tool calls, from decoded text
+ * pushed in pieces.
  *
  * Grammar: [<think>] reasoning </think> content, and inside content
  *   <tool_call>\n<function=NAME>\n<parameter=K>\nV\n</parameter>...</function>\n</tool_call>
- * Broken calls are kept as far as they can be; what is no call at all stays content. Text that may still become a tag is held back.
- * Argument values are typed by the tool's schema when tools are given (a string stays a string). */
+ * Broken calls are kept as far as they can be; what is no call at all stays content. Text that may
+ * still become a tag is held back. Argument values are typed by the tool's schema when tools are
+ * given (a string stays a string). */
 #ifndef LK_TEXT_REPLY_H
 #define LK_TEXT_REPLY_H
 
@@ -12,19 +14,28 @@
 
 #include <jansson.h>
 
-enum lk_reply_kind { LK_REPLY_REASONING, LK_REPLY_CONTENT, LK_REPLY_CALL_BEGIN, LK_REPLY_CALL_ARGS, LK_REPLY_CALL_END };
+enum lk_reply_kind {
+    LK_REPLY_REASONING,
+    LK_REPLY_CONTENT,
+    LK_REPLY_CALL_BEGIN,
+    LK_REPLY_CALL_ARGS,
+    LK_REPLY_CALL_END
+};
 struct lk_reply_event {
     enum lk_reply_kind kind;
     int call;         /* index of the tool call, from 0 */
-    const char *text; /* reasoning/content piece; CALL_BEGIN: name; CALL_ARGS: next piece of the arguments' JSON text */
+    const char *text; /* reasoning/content piece; CALL_BEGIN: name; CALL_ARGS: next piece of the
+                         arguments' JSON text */
     size_t len;       /* valid during the callback only */
 };
 typedef void (*lk_reply_fn)(void *arg, const struct lk_reply_event *ev);
 
 struct lk_reply;
-/* thinking_open: the prompt ended inside <think>. tools: OpenAI tools array or NULL (calls are then parsed untyped);
- * parse_tools 0 leaves tool-call text in content. The parser keeps its own reference to tools. */
-struct lk_reply *lk_reply_new(int thinking_open, const json_t *tools, int parse_tools, lk_reply_fn fn, void *arg);
+/* thinking_open: the prompt ended inside <think>. tools: OpenAI tools array or NULL (calls are then
+ * parsed untyped); parse_tools 0 leaves tool-call text in content. The parser keeps its own
+ * reference to tools. */
+struct lk_reply *lk_reply_new(int thinking_open, const json_t *tools, int parse_tools,
+                              lk_reply_fn fn, void *arg);
 int lk_reply_push(struct lk_reply *r, const char *text, size_t len);
 int lk_reply_finish(struct lk_reply *r); /* flushes what is held; closes an open call */
 /* After finish: totals. calls: array of {name, arguments (object)}; borrowed. */
@@ -37,7 +48,8 @@ void lk_reply_free(struct lk_reply *r);
 /* Stop strings over streamed text: text that may be the beginning of a stop string is held back. */
 struct lk_stops;
 struct lk_stops *lk_stops_new(const char *const *stops, size_t n);
-/* Appends what is safe to out. Returns 1 when a stop string was met (out ends before it; *which its index), else 0. */
+/* Appends what is safe to out. Returns 1 when a stop string was met (out ends before it; *which its
+ * index), else 0. */
 int lk_stops_push(struct lk_stops *s, const char *text, size_t len, struct lk_buf *out, int *which);
 int lk_stops_flush(struct lk_stops *s, struct lk_buf *out);
 void lk_stops_free(struct lk_stops *s);

@@ -1,7 +1,9 @@
-/* Tokenizer: opening, encoding, decoding. See tokenizer.h for the contract and tokenizer_load.c for the file.
+/* Tokenizer: opening, encoding, decoding. See tokenizer.h for the contract and tokenizer_load.c for
+ * the file.
  *
- * Order of the work, as in the reference library: repair UTF-8, cut out added tokens, NFC, cut out added tokens that match
- * normalized text, regex, bytes, merges. What the regex leaves between two matches is a piece of its own. */
+ * Order of the work, as in the reference library: repair UTF-8, cut out added tokens, NFC, cut out
+ * added tokens that match normalized text, regex, bytes, merges. What the regex leaves between two
+ * matches is a piece of its own. */
 #include "text/tokenizer_int.h"
 
 #include "text/utf8.h"
@@ -56,8 +58,8 @@ void lk_tokenizer_close(struct lk_tokenizer *t)
     lk_free(t);
 }
 
-int lk__added_next(const struct lk_tokenizer *t, const struct lk_added_set *s, const char *p, size_t n, size_t from,
-                   size_t *begin, int32_t *id)
+int lk__added_next(const struct lk_tokenizer *t, const struct lk_added_set *s, const char *p,
+                   size_t n, size_t from, size_t *begin, int32_t *id)
 {
     if (!s->n) return 0;
     for (size_t i = from; i < n; i++) {
@@ -74,8 +76,8 @@ int lk__added_next(const struct lk_tokenizer *t, const struct lk_added_set *s, c
     return 0;
 }
 
-int lk_tokenizer_next_added(const struct lk_tokenizer *t, const char *text, size_t len, size_t from, size_t *begin,
-                            size_t *end, int32_t *id)
+int lk_tokenizer_next_added(const struct lk_tokenizer *t, const char *text, size_t len, size_t from,
+                            size_t *begin, size_t *end, int32_t *id)
 {
     if (!lk__added_next(t, &t->raw, text, len, from, begin, id)) return 0;
     *end = *begin + t->tok[*id].len;
@@ -115,7 +117,8 @@ static int enc_piece(struct enc *c, const char *p, size_t n)
     return 0;
 }
 
-/* The JIT's stack is small and fixed; the rare match that outgrows it is repeated by the interpreter, which uses the heap. */
+/* The JIT's stack is small and fixed; the rare match that outgrows it is repeated by the
+ * interpreter, which uses the heap. */
 static int enc_match(struct enc *c, const char *p, size_t n, size_t from)
 {
     PCRE2_SPTR s = (PCRE2_SPTR)p;
@@ -130,20 +133,29 @@ static int enc_text(struct enc *c, const char *p, size_t n)
 {
     size_t done = 0, from = 0;
     if (!c->t->re) return enc_piece(c, p, n);
-    pcre2_set_match_limit(c->mc, (uint32_t)(10000000 + 4 * (uint64_t)n)); /* a white-space run backtracks once over itself */
+    pcre2_set_match_limit(
+        c->mc,
+        (uint32_t)(10000000 + 4 * (uint64_t)n)); /* a white-space run backtracks once over itself */
     while (from < n) {
         int rc = enc_match(c, p, n, from);
         if (rc == PCRE2_ERROR_NOMATCH) break;
         if (rc < 0)
-            return lk_fail(c->e, LK_EINPUT, "tokenizer.json: pre_tokenizer: the regex gave up on this text (PCRE2 error %d)", rc);
+            return lk_fail(
+                c->e, LK_EINPUT,
+                "tokenizer.json: pre_tokenizer: the regex gave up on this text (PCRE2 error %d)",
+                rc);
         size_t b = pcre2_get_ovector_pointer(c->md)[0], end = pcre2_get_ovector_pointer(c->md)[1];
-        if (b < from || end <= b) { /* empty: step over one character; it joins the piece between matches */
+        if (b < from ||
+            end <= b) { /* empty: step over one character; it joins the piece between matches */
             int step = 1;
-            while (from + (size_t)step < n && ((unsigned char)p[from + (size_t)step] & 0xc0) == 0x80) step++;
+            while (from + (size_t)step < n &&
+                   ((unsigned char)p[from + (size_t)step] & 0xc0) == 0x80)
+                step++;
             from = (b > from ? b : from) + (size_t)step;
             continue;
         }
-        if ((rc = enc_piece(c, p + done, b - done)) || (rc = enc_piece(c, p + b, end - b))) return rc;
+        if ((rc = enc_piece(c, p + done, b - done)) || (rc = enc_piece(c, p + b, end - b)))
+            return rc;
         done = from = end;
     }
     return enc_piece(c, p + done, n - done);
@@ -186,13 +198,14 @@ static int enc_marked(struct enc *c, const char *p, size_t n)
     return rc || !n ? rc : enc_cut(c, &c->t->normal, p, n, enc_text);
 }
 
-int lk_tokenizer_encode(const struct lk_tokenizer *t, const char *text, size_t len, enum lk_specials sp,
-                        struct lk_ids *out, struct lk_err *e)
+int lk_tokenizer_encode(const struct lk_tokenizer *t, const char *text, size_t len,
+                        enum lk_specials sp, struct lk_ids *out, struct lk_err *e)
 {
     struct enc c = {.t = t, .out = out, .e = e};
     struct lk_buf fixed = {0};
     int rc = 0;
-    if (len > (size_t)1 << 30) return lk_fail(e, LK_EREQUEST, "text of %zu bytes: at most 1 GiB can be tokenized", len);
+    if (len > (size_t)1 << 30)
+        return lk_fail(e, LK_EREQUEST, "text of %zu bytes: at most 1 GiB can be tokenized", len);
     if (!lk__utf8_valid(text, len)) {
         if (lk__utf8_repair(text, len, &fixed)) rc = lk_fail(e, LK_ENOMEM, "out of memory");
         text = fixed.data;
@@ -220,7 +233,9 @@ int32_t lk_tokenizer_find(const struct lk_tokenizer *t, const char *token)
     size_t n = strlen(token), b;
     int32_t id;
     for (int i = 0; i < 2; i++)
-        if (lk__added_next(t, i ? &t->normal : &t->raw, token, n, 0, &b, &id) && b == 0 && t->tok[id].len == n) return id;
+        if (lk__added_next(t, i ? &t->normal : &t->raw, token, n, 0, &b, &id) && b == 0 &&
+            t->tok[id].len == n)
+            return id;
     return -1;
 }
 
@@ -243,7 +258,8 @@ int lk_tokenizer_is_special(const struct lk_tokenizer *t, int32_t id)
     return t->tok[id].kind == LK_TOK_SPECIAL ? 1 : 2;
 }
 
-int lk_tokenizer_decode(const struct lk_tokenizer *t, const int32_t *ids, size_t n, int skip, struct lk_buf *out)
+int lk_tokenizer_decode(const struct lk_tokenizer *t, const int32_t *ids, size_t n, int skip,
+                        struct lk_buf *out)
 {
     struct lk_decoder d = {0};
     for (size_t i = 0; i < n; i++) lk_decoder_push(&d, t, ids[i], skip, out);

@@ -17,7 +17,8 @@ struct lk_tok {
     uint32_t kind;
 };
 
-/* Added tokens of one kind, sorted by first byte, then longest first, so that the first match is the longest. */
+/* Added tokens of one kind, sorted by first byte, then longest first, so that the first match is
+ * the longest. */
 struct lk_added_set {
     int32_t *ids;
     size_t n;
@@ -31,7 +32,7 @@ struct lk_tokenizer {
     struct lk_bpe bpe;
     int32_t byte_id[256];
     struct lk_added_set raw, normal; /* cut before and after NFC */
-    int32_t *by_bytes;               /* ignore_merges: hash of vocab ids by bytes, -1 empty; NULL when not used */
+    int32_t *by_bytes; /* ignore_merges: hash of vocab ids by bytes, -1 empty; NULL when not used */
     size_t by_bytes_mask;
     int nfc;
     pcre2_code *re;
@@ -41,9 +42,10 @@ struct lk_tokenizer {
 int lk__tokenizer_load(struct lk_tokenizer *t, const char *json, size_t len, struct lk_err *e);
 /* The file's regex in the Oniguruma dialect -> compiled. */
 int lk__regex_compile(pcre2_code **out, const char *pattern, size_t len, struct lk_err *e);
-int32_t lk__tokenizer_by_bytes(const struct lk_tokenizer *t, const char *p, size_t n); /* -1: none */
+int32_t lk__tokenizer_by_bytes(const struct lk_tokenizer *t, const char *p,
+                               size_t n); /* -1: none */
 /* Leftmost, longest added token of the set at or after from; 0 when there is none. */
-int lk__added_next(const struct lk_tokenizer *t, const struct lk_added_set *s, const char *p, size_t n, size_t from,
-                   size_t *begin, int32_t *id);
+int lk__added_next(const struct lk_tokenizer *t, const struct lk_added_set *s, const char *p,
+                   size_t n, size_t from, size_t *begin, int32_t *id);
 
 #endif

@@ -1,6 +1,7 @@
-/* tokenizer.json -> struct lk_tokenizer. Refuses what it cannot reproduce (another model type, normalizer or pre-tokenizer,
- * dropout, tokens that strip their surroundings) with one line that names the field, and any id, merge or byte that
- * does not fit together. Nothing is allocated by a number from the file that was not compared with the file's size. */
+/* tokenizer.json -> struct lk_tokenizer. Refuses what it cannot reproduce (another model type,
+ * normalizer or pre-tokenizer, dropout, tokens that strip their surroundings) with one line that
+ * names the field, and any id, merge or byte that does not fit together. Nothing is allocated by a
+ * number from the file that was not compared with the file's size. */
 #include "text/tokenizer_int.h"
 
 #include "text/utf8.h"
@@ -36,7 +37,8 @@ static void byte_map_make(int16_t byte_of[0x180])
     }
 }
 
-/* A token's text -> its bytes; a text with a character outside the map stands for itself (as in the reference library). */
+/* A token's text -> its bytes; a text with a character outside the map stands for itself (as in the
+ * reference library). */
 static int token_bytes(struct load *l, const char *s, size_t n, struct lk_tok *out)
 {
     char *b = lk_arena_alloc(&l->t->arena, n + 1);
@@ -74,21 +76,26 @@ static int32_t text_find(const struct load *l, const char *s, size_t n)
     return l->slots[text_slot(l, s, n)];
 }
 
-/* Highest id in vocab and added tokens, checked against how many there are: ids may leave gaps, not deserts. */
+/* Highest id in vocab and added tokens, checked against how many there are: ids may leave gaps, not
+ * deserts. */
 static int ids_limit(const json_t *vocab, const json_t *added, int64_t *n_ids, struct lk_err *e)
 {
-    int64_t top = -1, most = 2 * (int64_t)(json_object_size(vocab) + json_array_size(added)) + 65536;
+    int64_t top = -1,
+            most = 2 * (int64_t)(json_object_size(vocab) + json_array_size(added)) + 65536;
     const char *k;
     json_t *v;
     size_t i;
-    json_object_foreach ((json_t *)vocab, k, v) {
+    json_object_foreach((json_t *)vocab, k, v)
+    {
         int64_t id = json_is_integer(v) ? json_integer_value(v) : -1;
         if (id < 0 || id >= most)
-            return lk_fail(e, LK_EINPUT, "model.vocab: token \"%.40s\": id must be an integer 0 to %lld", k,
+            return lk_fail(e, LK_EINPUT,
+                           "model.vocab: token \"%.40s\": id must be an integer 0 to %lld", k,
                            (long long)most - 1);
         if (id > top) top = id;
     }
-    json_array_foreach (added, i, v) {
+    json_array_foreach(added, i, v)
+    {
         const json_t *x = json_object_get(v, "id");
         int64_t id = json_is_integer(x) ? json_integer_value(x) : -1;
         if (id < 0 || id >= most)
@@ -111,15 +118,18 @@ static int load_vocab(struct load *l, const json_t *vocab, int64_t n_ids, struct
     l->text = lk_calloc((size_t)n_ids, sizeof *l->text);
     l->text_len = lk_calloc((size_t)n_ids, sizeof *l->text_len);
     l->slots = lk_reallocarray(NULL, cap, sizeof *l->slots);
-    if (!t->tok || !l->text || !l->text_len || !l->slots) return lk_fail(e, LK_ENOMEM, "out of memory");
+    if (!t->tok || !l->text || !l->text_len || !l->slots)
+        return lk_fail(e, LK_ENOMEM, "out of memory");
     memset(l->slots, 0xff, cap * sizeof *l->slots);
     l->mask = cap - 1;
     t->n_tok = (int32_t)n_ids;
-    json_object_foreach ((json_t *)vocab, k, v) {
+    json_object_foreach((json_t *)vocab, k, v)
+    {
         int32_t id = (int32_t)json_integer_value(v);
         size_t klen = strlen(k); /* the parser refuses NUL */
         if (t->tok[id].kind)
-            return lk_fail(e, LK_EINPUT, "model.vocab: id %d belongs to both \"%.40s\" and \"%.40s\"", id,
+            return lk_fail(e, LK_EINPUT,
+                           "model.vocab: id %d belongs to both \"%.40s\" and \"%.40s\"", id,
                            l->text[id], k);
         if (!klen || klen > MAX_TOKEN_BYTES)
             return lk_fail(e, LK_EINPUT, "model.vocab: id %d has a token of %zu bytes", id, klen);
@@ -139,8 +149,10 @@ static int load_bytes(struct load *l, struct lk_err *e)
         if (l->byte_of[c] < 0) continue;
         int32_t id = text_find(l, u, (size_t)lk__utf8_put(u, (uint32_t)c));
         if (id < 0)
-            return lk_fail(e, LK_EINPUT, "model.vocab: no token for byte 0x%02x; a byte-level vocabulary has all 256",
-                           (unsigned)l->byte_of[c]);
+            return lk_fail(
+                e, LK_EINPUT,
+                "model.vocab: no token for byte 0x%02x; a byte-level vocabulary has all 256",
+                (unsigned)l->byte_of[c]);
         l->t->byte_id[l->byte_of[c]] = id;
     }
     return 0;
@@ -170,12 +182,15 @@ static int load_merges(struct load *l, const json_t *merges, struct lk_err *e)
     json_t *m;
     struct lk_buf joint = {0};
     int rc = 0;
-    if (lk__bpe_init(&l->t->bpe, json_array_size(merges))) return lk_fail(e, LK_ENOMEM, "out of memory");
-    json_array_foreach (merges, i, m) {
+    if (lk__bpe_init(&l->t->bpe, json_array_size(merges)))
+        return lk_fail(e, LK_ENOMEM, "out of memory");
+    json_array_foreach(merges, i, m)
+    {
         const char *a, *b;
         size_t na, nb;
         if (merge_parts(m, &a, &na, &b, &nb)) {
-            rc = lk_fail(e, LK_EINPUT, "model.merges[%zu]: must be \"left right\" or [\"left\", \"right\"]", i);
+            rc = lk_fail(e, LK_EINPUT,
+                         "model.merges[%zu]: must be \"left right\" or [\"left\", \"right\"]", i);
             break;
         }
         int32_t left = text_find(l, a, na), right = text_find(l, b, nb);
@@ -185,7 +200,9 @@ static int load_merges(struct load *l, const json_t *merges, struct lk_err *e)
         int32_t id = joint.failed ? -1 : text_find(l, joint.data ? joint.data : "", joint.len);
         if (left < 0 || right < 0 || id < 0) {
             rc = lk_fail(e, LK_EINPUT, "model.merges[%zu]: \"%.40s\" is not in model.vocab", i,
-                         left < 0 ? a : right < 0 ? b : joint.data);
+                         left < 0    ? a
+                         : right < 0 ? b
+                                     : joint.data);
             break;
         }
         lk__bpe_put(&l->t->bpe, left, right, (int32_t)i, id);
@@ -206,11 +223,14 @@ static int load_added_one(struct load *l, size_t i, const json_t *a, struct lk_e
     size_t n = json_string_length(text);
     int32_t id = (int32_t)json_integer_value(json_object_get(a, "id"));
     if (!n || n > MAX_TOKEN_BYTES)
-        return lk_fail(e, LK_EINPUT, "added_tokens[%zu]: content must be a string of 1 to %d bytes", i, MAX_TOKEN_BYTES);
+        return lk_fail(e, LK_EINPUT, "added_tokens[%zu]: content must be a string of 1 to %d bytes",
+                       i, MAX_TOKEN_BYTES);
     if (flag(a, "lstrip") || flag(a, "rstrip") || flag(a, "single_word"))
-        return lk_fail(e, LK_EINPUT, "added_tokens[%zu]: lstrip, rstrip and single_word are not supported", i);
+        return lk_fail(e, LK_EINPUT,
+                       "added_tokens[%zu]: lstrip, rstrip and single_word are not supported", i);
     struct lk_tok *tok = &t->tok[id];
-    if (tok->kind > LK_TOK_VOCAB || (tok->kind && (l->text_len[id] != n || memcmp(l->text[id], json_string_value(text), n))))
+    if (tok->kind > LK_TOK_VOCAB ||
+        (tok->kind && (l->text_len[id] != n || memcmp(l->text[id], json_string_value(text), n))))
         return lk_fail(e, LK_EINPUT, "added_tokens[%zu]: id %d is taken by another token", i, id);
     tok->bytes = lk_arena_strndup(&t->arena, json_string_value(text), n);
     if (!tok->bytes) return lk_fail(e, LK_ENOMEM, "out of memory");
@@ -227,7 +247,8 @@ static int added_cmp(const void *a, const void *b, void *tok)
                         *y = (struct lk_tok *)tok + *(const int32_t *)b;
     int c = (unsigned char)x->bytes[0] - (unsigned char)y->bytes[0];
     if (c) return c;
-    return x->len != y->len ? (x->len > y->len ? -1 : 1) : *(const int32_t *)a - *(const int32_t *)b;
+    return x->len != y->len ? (x->len > y->len ? -1 : 1)
+                            : *(const int32_t *)a - *(const int32_t *)b;
 }
 
 static void added_sort(struct lk_tokenizer *t, struct lk_added_set *s)
@@ -245,11 +266,13 @@ static int load_added(struct load *l, const json_t *added, struct lk_err *e)
     struct lk_tokenizer *t = l->t;
     size_t i, n = json_array_size(added);
     json_t *a;
-    if (n > MAX_ADDED) return lk_fail(e, LK_EINPUT, "added_tokens: %zu of them, at most %d", n, MAX_ADDED);
+    if (n > MAX_ADDED)
+        return lk_fail(e, LK_EINPUT, "added_tokens: %zu of them, at most %d", n, MAX_ADDED);
     t->raw.ids = lk_calloc(n + 1, sizeof(int32_t));
     t->normal.ids = lk_calloc(n + 1, sizeof(int32_t));
     if (!t->raw.ids || !t->normal.ids) return lk_fail(e, LK_ENOMEM, "out of memory");
-    json_array_foreach (added, i, a) {
+    json_array_foreach(added, i, a)
+    {
         int rc = load_added_one(l, i, a, e);
         if (rc) return rc;
     }
@@ -273,7 +296,8 @@ static int load_normalizer(struct lk_tokenizer *t, const json_t *n, struct lk_er
         n = json_array_get(list, 0);
     }
     if (strcmp(type_of(n), "NFC"))
-        return lk_fail(e, LK_EINPUT, "normalizer: type \"%.40s\" is not supported, NFC or null is", type_of(n));
+        return lk_fail(e, LK_EINPUT, "normalizer: type \"%.40s\" is not supported, NFC or null is",
+                       type_of(n));
     t->nfc = 1;
     return 0;
 }
@@ -283,9 +307,12 @@ static int load_split(struct lk_tokenizer *t, const json_t *p, struct lk_err *e)
     const json_t *re = json_object_get(json_object_get(p, "pattern"), "Regex");
     const char *behavior = json_string_value(json_object_get(p, "behavior"));
     if (!json_is_string(re) || !behavior || strcmp(behavior, "Isolated") || flag(p, "invert"))
-        return lk_fail(e, LK_EINPUT, "pre_tokenizer: Split must have pattern.Regex, behavior Isolated and invert false");
+        return lk_fail(
+            e, LK_EINPUT,
+            "pre_tokenizer: Split must have pattern.Regex, behavior Isolated and invert false");
     if (json_string_length(re) > MAX_PATTERN)
-        return lk_fail(e, LK_EINPUT, "pre_tokenizer: a regex of %zu bytes, at most %d", json_string_length(re), MAX_PATTERN);
+        return lk_fail(e, LK_EINPUT, "pre_tokenizer: a regex of %zu bytes, at most %d",
+                       json_string_length(re), MAX_PATTERN);
     return lk__regex_compile(&t->re, json_string_value(re), json_string_length(re), e);
 }
 
@@ -296,21 +323,27 @@ static int load_pre(struct lk_tokenizer *t, const json_t *p, struct lk_err *e)
     if (!strcmp(type_of(p), "Sequence")) {
         size_t n = json_array_size(list);
         byte = json_array_get(list, n - 1);
-        if (n < 1 || n > 2) return lk_fail(e, LK_EINPUT, "pre_tokenizer: a Sequence of %zu, expected Split, ByteLevel", n);
+        if (n < 1 || n > 2)
+            return lk_fail(e, LK_EINPUT,
+                           "pre_tokenizer: a Sequence of %zu, expected Split, ByteLevel", n);
         if (n == 2) {
             if (strcmp(type_of(json_array_get(list, 0)), "Split"))
-                return lk_fail(e, LK_EINPUT, "pre_tokenizer: type \"%.40s\" is not supported, Split is",
+                return lk_fail(e, LK_EINPUT,
+                               "pre_tokenizer: type \"%.40s\" is not supported, Split is",
                                type_of(json_array_get(list, 0)));
             int rc = load_split(t, json_array_get(list, 0), e);
             if (rc) return rc;
         }
     }
     if (strcmp(type_of(byte), "ByteLevel"))
-        return lk_fail(e, LK_EINPUT, "pre_tokenizer: type \"%.40s\" is not supported, ByteLevel is", type_of(byte));
+        return lk_fail(e, LK_EINPUT, "pre_tokenizer: type \"%.40s\" is not supported, ByteLevel is",
+                       type_of(byte));
     if (flag(byte, "add_prefix_space"))
         return lk_fail(e, LK_EINPUT, "pre_tokenizer: add_prefix_space is not supported");
     int use = !json_is_false(json_object_get(byte, "use_regex"));
-    if (use && t->re) return lk_fail(e, LK_EINPUT, "pre_tokenizer: Split and use_regex together are not supported");
+    if (use && t->re)
+        return lk_fail(e, LK_EINPUT,
+                       "pre_tokenizer: Split and use_regex together are not supported");
     return use ? lk__regex_compile(&t->re, gpt2_regex, sizeof gpt2_regex - 1, e) : 0;
 }
 
@@ -324,12 +357,15 @@ static int check_model(const json_t *m, struct lk_err *e)
     if (!json_is_object(m)) return lk_fail(e, LK_EINPUT, "model: must be an object");
     if (json_object_get(m, "type") && strcmp(type_of(m), "BPE"))
         return lk_fail(e, LK_EINPUT, "model.type: \"%.40s\" is not supported, BPE is", type_of(m));
-    if (!json_is_object(json_object_get(m, "vocab"))) return lk_fail(e, LK_EINPUT, "model.vocab: must be an object");
-    if (!json_is_array(json_object_get(m, "merges"))) return lk_fail(e, LK_EINPUT, "model.merges: must be an array");
+    if (!json_is_object(json_object_get(m, "vocab")))
+        return lk_fail(e, LK_EINPUT, "model.vocab: must be an object");
+    if (!json_is_array(json_object_get(m, "merges")))
+        return lk_fail(e, LK_EINPUT, "model.merges: must be an array");
     if (json_number_value(json_object_get(m, "dropout")) != 0.0)
         return lk_fail(e, LK_EINPUT, "model.dropout: must be null or 0");
     if (nonempty(m, "continuing_subword_prefix") || nonempty(m, "end_of_word_suffix"))
-        return lk_fail(e, LK_EINPUT, "model: continuing_subword_prefix and end_of_word_suffix are not supported");
+        return lk_fail(e, LK_EINPUT,
+                       "model: continuing_subword_prefix and end_of_word_suffix are not supported");
     return 0;
 }
 
@@ -352,7 +388,8 @@ static int load_by_bytes(struct lk_tokenizer *t, struct lk_err *e)
 
 static int load_all(struct load *l, const json_t *root, struct lk_err *e)
 {
-    const json_t *m = json_object_get(root, "model"), *added = json_object_get(root, "added_tokens");
+    const json_t *m = json_object_get(root, "model"),
+                 *added = json_object_get(root, "added_tokens");
     int64_t n_ids = 0;
     int rc;
     if (added && !json_is_array(added) && !json_is_null(added))
@@ -376,7 +413,8 @@ int lk__tokenizer_load(struct lk_tokenizer *t, const char *json, size_t len, str
     json_t *root = json_loadb(json, len, JSON_REJECT_DUPLICATES, &je);
     if (!root) return lk_fail(e, LK_EINPUT, "line %d: %.200s", je.line, je.text);
     byte_map_make(l.byte_of);
-    int rc = json_is_object(root) ? load_all(&l, root, e) : lk_fail(e, LK_EINPUT, "must be a JSON object");
+    int rc = json_is_object(root) ? load_all(&l, root, e)
+                                  : lk_fail(e, LK_EINPUT, "must be a JSON object");
     lk_free(l.slots);
     lk_free(l.text);
     lk_free(l.text_len);

@@ -8,7 +8,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Continuation range of the second byte by lead byte (Unicode table 3-7): this is what makes the invalid subpart maximal. */
+/* Continuation range of the second byte by lead byte (Unicode table 3-7): this is what makes the
+ * invalid subpart maximal. */
 static int lead_shape(unsigned char c, unsigned char *lo, unsigned char *hi)
 {
     *lo = 0x80, *hi = 0xbf;
@@ -108,8 +109,9 @@ static int mark_cmp(const void *a, const void *b)
     return x->pos < y->pos ? -1 : x->pos > y->pos;
 }
 
-/* Canonical order: each run of marks stably sorted by class. utf8proc sorts by neighbour swaps, which is quadratic in a
- * long run, so the decomposition is done character by character and the sorting here. */
+/* Canonical order: each run of marks stably sorted by class. utf8proc sorts by neighbour swaps,
+ * which is quadratic in a long run, so the decomposition is done character by character and the
+ * sorting here. */
 static int marks_sort(int32_t *c, size_t n)
 {
     struct mark *m = NULL;
@@ -133,7 +135,8 @@ static int marks_sort(int32_t *c, size_t n)
                 m = grown, cap = j - i;
             }
             for (size_t k = i; k < j; k++)
-                m[k - i] = (struct mark){c[k], utf8proc_get_property(c[k])->combining_class, (uint32_t)k};
+                m[k - i] =
+                    (struct mark){c[k], utf8proc_get_property(c[k])->combining_class, (uint32_t)k};
             qsort(m, j - i, sizeof *m, mark_cmp);
             for (size_t k = i; k < j; k++) c[k] = m[k - i].cp;
         }
@@ -163,7 +166,8 @@ static int decompose(const char *p, size_t n, int32_t **out, size_t *n_out)
         int last = 0;
         utf8proc_ssize_t got = utf8proc_decompose_char((utf8proc_int32_t)cp, v + used, 32,
                                                        UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, &last);
-        if (got < 0 || got > 32) v[used] = (int32_t)cp, got = 1; /* an unassigned code point stays as it is */
+        if (got < 0 || got > 32)
+            v[used] = (int32_t)cp, got = 1; /* an unassigned code point stays as it is */
         used += (size_t)got;
     }
     *out = v;
@@ -180,8 +184,8 @@ int lk__utf8_nfc(const char *p, size_t n, struct lk_buf *out)
         lk_free(v);
         return LK_ENOMEM;
     }
-    utf8proc_ssize_t m = utf8proc_normalize_utf32(v, (utf8proc_ssize_t)nv,
-                                                  UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+    utf8proc_ssize_t m =
+        utf8proc_normalize_utf32(v, (utf8proc_ssize_t)nv, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
     for (utf8proc_ssize_t i = 0; i < m; i++) {
         char c[4];
         lk_buf_add(out, c, (size_t)lk__utf8_put(c, (uint32_t)v[i]));
@@ -192,9 +196,9 @@ int lk__utf8_nfc(const char *p, size_t n, struct lk_buf *out)
 
 int lk__py_isspace(uint32_t c)
 {
-    return (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
-           c == 0x3000;
+    return (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 ||
+           c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 ||
+           c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 void lk__py_strip(const char *p, size_t *begin, size_t *end)

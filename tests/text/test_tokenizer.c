@@ -1,5 +1,5 @@
-/* Tokenizer against ids of the `tokenizers` library (tests/reference/tokenizer.py), whole and streamed decodes, and what a
- * broken tokenizer.json is told. */
+/* Tokenizer against ids of the `tokenizers` library (tests/reference/tokenizer.py), whole and
+ * streamed decodes, and what a broken tokenizer.json is told. */
 #include "text_files.h"
 
 #include "text/utf8.h"
@@ -8,13 +8,15 @@ static uint64_t fnv(const struct lk_ids *ids)
 {
     uint64_t h = 0xcbf29ce484222325u;
     for (size_t i = 0; i < ids->n; i++)
-        for (int k = 0; k < 32; k += 8) h = (h ^ (((uint32_t)ids->v[i] >> k) & 0xff)) * 0x100000001b3u;
+        for (int k = 0; k < 32; k += 8)
+            h = (h ^ (((uint32_t)ids->v[i] >> k) & 0xff)) * 0x100000001b3u;
     return h;
 }
 
 static void case_text(const json_t *c, struct lk_buf *b)
 {
-    const json_t *t = json_object_get(c, "t"), *x = json_object_get(c, "x"), *r = json_object_get(c, "r"), *run;
+    const json_t *t = json_object_get(c, "t"), *x = json_object_get(c, "x"),
+                 *r = json_object_get(c, "r"), *run;
     size_t i;
     lk_buf_reset(b);
     if (t) lk_buf_add(b, json_string_value(t), json_string_length(t));
@@ -23,14 +25,16 @@ static void case_text(const json_t *c, struct lk_buf *b)
         sscanf(json_string_value(x) + i, "%2x", &v);
         lk_buf_chr(b, (char)v);
     }
-    json_array_foreach (r, i, run) {
+    json_array_foreach(r, i, run)
+    {
         const json_t *s = json_array_get(run, 0);
         for (json_int_t k = json_integer_value(json_array_get(run, 1)); k > 0; k--)
             lk_buf_add(b, json_string_value(s), json_string_length(s));
     }
 }
 
-static void ids_check(const json_t *want, const struct lk_ids *got, int is_hash, size_t n, const char *which)
+static void ids_check(const json_t *want, const struct lk_ids *got, int is_hash, size_t n,
+                      const char *which)
 {
     if (is_hash) {
         char h[20];
@@ -41,8 +45,10 @@ static void ids_check(const json_t *want, const struct lk_ids *got, int is_hash,
         return;
     }
     for (size_t i = 0; i < got->n || i < json_array_size(want); i++)
-        if (i >= got->n || i >= json_array_size(want) || json_integer_value(json_array_get(want, i)) != got->v[i])
-            fail_msg("case %zu (%s): differs at token %zu of %zu", n, which, i, json_array_size(want));
+        if (i >= got->n || i >= json_array_size(want) ||
+            json_integer_value(json_array_get(want, i)) != got->v[i])
+            fail_msg("case %zu (%s): differs at token %zu of %zu", n, which, i,
+                     json_array_size(want));
 }
 
 /* One regex, one encoding of merges: every case with added tokens on and off. */
@@ -52,14 +58,16 @@ static void cases_run(const struct lk_tokenizer *t, const json_t *cases, int old
     struct lk_err e = {0};
     const json_t *c;
     size_t n;
-    json_array_foreach (cases, n, c) {
+    json_array_foreach(cases, n, c)
+    {
         case_text(c, &text);
         for (int none = 0; none < 2; none++) {
             const char *key = old ? none ? "qn" : "qa" : none ? "n" : "a";
             const json_t *want = json_object_get(c, key);
             struct lk_ids ids = {0};
             if (!want) want = json_object_get(c, "a");
-            if (lk_tokenizer_encode(t, text.data ? text.data : "", text.len, none ? LK_SPECIALS_NONE : LK_SPECIALS_ALL, &ids, &e))
+            if (lk_tokenizer_encode(t, text.data ? text.data : "", text.len,
+                                    none ? LK_SPECIALS_NONE : LK_SPECIALS_ALL, &ids, &e))
                 fail_msg("case %zu: %s", n, e.text);
             ids_check(want, &ids, json_object_get(c, "r") != NULL, n, key);
             lk_ids_free(&ids);
@@ -90,14 +98,16 @@ static void merges_to_strings(json_t *j)
 {
     json_t *merges = json_object_get(json_object_get(j, "model"), "merges"), *m;
     size_t i;
-    json_array_foreach (merges, i, m)
-        json_array_set_new(merges, i, json_sprintf("%s %s", json_string_value(json_array_get(m, 0)),
-                                                   json_string_value(json_array_get(m, 1))));
+    json_array_foreach(merges, i, m)
+        json_array_set_new(merges, i,
+                           json_sprintf("%s %s", json_string_value(json_array_get(m, 0)),
+                                        json_string_value(json_array_get(m, 1))));
 }
 
 static void regex_set(json_t *j, const json_t *regex)
 {
-    json_t *split = json_array_get(json_object_get(json_object_get(j, "pre_tokenizer"), "pretokenizers"), 0);
+    json_t *split =
+        json_array_get(json_object_get(json_object_get(j, "pre_tokenizer"), "pretokenizers"), 0);
     json_object_set(json_object_get(split, "pattern"), "Regex", (json_t *)regex);
 }
 
@@ -122,7 +132,8 @@ static void decode_equals_the_library(void **state)
     json_t *v = vector_load("tokenizer.json"), *c;
     struct lk_tokenizer *t = demo_tokenizer();
     size_t n;
-    json_array_foreach (json_object_get(v, "decodes"), n, c) {
+    json_array_foreach(json_object_get(v, "decodes"), n, c)
+    {
         const json_t *ids = json_object_get(c, "ids");
         for (int skip = 0; skip < 2; skip++) {
             const json_t *want = json_object_get(c, skip ? "s" : "d");
@@ -130,13 +141,16 @@ static void decode_equals_the_library(void **state)
             struct lk_buf out = {0}, piece = {0};
             for (size_t i = 0; i < json_array_size(ids); i++) {
                 lk_buf_reset(&piece);
-                lk_decoder_push(&d, t, (int32_t)json_integer_value(json_array_get(ids, i)), skip, &piece);
+                lk_decoder_push(&d, t, (int32_t)json_integer_value(json_array_get(ids, i)), skip,
+                                &piece);
                 assert_true(d.n_held <= 3);
-                assert_true(lk__utf8_valid(piece.data ? piece.data : "", piece.len)); /* never half a character */
+                assert_true(lk__utf8_valid(piece.data ? piece.data : "",
+                                           piece.len)); /* never half a character */
                 lk_buf_add(&out, piece.data, piece.len);
             }
             lk_decoder_flush(&d, &out);
-            if (out.len != json_string_length(want) || memcmp(out.data ? out.data : "", json_string_value(want), out.len))
+            if (out.len != json_string_length(want) ||
+                memcmp(out.data ? out.data : "", json_string_value(want), out.len))
                 fail_msg("decode %zu skip %d: %s", n, skip, out.data);
             lk_buf_free(&out);
             lk_buf_free(&piece);
@@ -229,7 +243,8 @@ static void broken_files_get_one_line(void **state)
 static void no_memory_is_survived(void **state)
 {
     struct lk_tokenizer *t = demo_tokenizer();
-    const char *text = "caf\xc3\xa9 e\xcc\x81 <|im_end|> 0123456789 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa \xff";
+    const char *text = "caf\xc3\xa9 e\xcc\x81 <|im_end|> 0123456789 "
+                       "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa \xff";
     for (int k = 1; k < 40; k++) {
         struct lk_ids ids = {0};
         struct lk_err e = {0};

@@ -1,4 +1,5 @@
-/* Files that the text tests share: stored vectors, and the demo vocabulary (the bundled model's, or the master's). */
+/* Files that the text tests share: stored vectors, and the demo vocabulary (the bundled model's, or
+ * the master's). */
 #ifndef LK_TESTS_TEXT_FILES_H
 #define LK_TESTS_TEXT_FILES_H
 
