@@ -24,7 +24,7 @@ const struct lk_flag lk_flags[] = {
      "force a GPU image, e.g. sm_70"},
     {"--transport", NULL, "NAME", LK_FLAG_TEXT, ENGINE, AT(engine.dev.transport), 0, 0, NULL,
      "force an all-reduce transport: shm, mailbox, push, ll, nccl"},
-    {"--kv", NULL, "KIND", LK_FLAG_CHOICE, ENGINE, AT(engine.kv), 0, 0, "int8=0|bf16=1|f32=2",
+    {"--kv", NULL, "KIND", LK_FLAG_CHOICE, ENGINE | LK_CMD_PROBE, AT(engine.kv), 0, 0, "int8=0|bf16=1|f32=2",
      "KV cache format"},
     {"--ctx", NULL, "N", LK_FLAG_INT, ENGINE, AT(engine.ctx), 0, 16777216, NULL,
      "tokens a session may have; 0: what model and memory allow"},
@@ -137,6 +137,8 @@ const struct lk_flag lk_flags[] = {
     {"--resume", NULL, NULL, LK_FLAG_BOOL, LK_CMD_BENCH, AT(bench.resume), 0, 0, NULL,
      "keep the cells that --out already has"},
 
+    {"--nvml", NULL, "FILE", LK_FLAG_TEXT, LK_CMD_PROBE, AT(nvml), 0, 0, NULL,
+     "NVML library to ask instead of libnvidia-ml.so.1"},
     {"--json", NULL, NULL, LK_FLAG_BOOL, LK_CMD_ALL & ~LK_CMD_SERVE, AT(json), 0, 0, NULL,
      "one JSON object on stdout"},
     {"--quiet", "-q", NULL, LK_FLAG_BOOL, LK_CMD_ALL, AT(quiet), 0, 0, NULL, "no progress, no statistics"},

@@ -80,6 +80,7 @@ struct lk_opts {
     struct lk_opts_convert convert;
     struct lk_opts_serve serve;
     struct lk_opts_bench bench;
+    const char *nvml; /* probe: another NVML library */
     int json, quiet, print_config;
     const char *args[8]; /* words that are no flags */
     int n_args;

@@ -1,5 +1,6 @@
 /* What the device contract needs without any backend: the answers of a build that has no GPU code. */
 #include "dev/dev.h"
+#include "dev/measure.h"
 
 #ifndef LK_CUDA
 int lk_cuda_open(struct lk_dev **out, int index, const char *image, struct lk_err *e)
@@ -11,5 +12,17 @@ int lk_cuda_open(struct lk_dev **out, int index, const char *image, struct lk_er
 int lk_cuda_count(void)
 {
     return 0;
+}
+
+int lk_cuda_measure(int index, struct lk_gpu_measure *m, struct lk_err *e)
+{
+    *m = (struct lk_gpu_measure){0};
+    return lk_fail(e, LK_EINPUT, "this program was built without GPU code; build it with `make CUDA=1` to measure");
+}
+
+int lk_cuda_measure_peer(int from, int to, struct lk_peer_measure *m, struct lk_err *e)
+{
+    *m = (struct lk_peer_measure){0};
+    return lk_fail(e, LK_EINPUT, "this program was built without GPU code; build it with `make CUDA=1` to measure");
 }
 #endif
