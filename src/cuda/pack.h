@@ -1,0 +1,75 @@
+/* Packed weights on the device: the contract between mat_load (which makes them), the pack kernels and the linears.
+ *
+ * A segment is a run of rows in one device format, cut in tiles of 32 rows and units of 32 columns; a warp reads a tile unit
+ * by unit, each lane its own 16-byte pieces, so that every load is one coalesced 512-byte piece and needs no shared memory.
+ * A unit is n chunks of 512 B (lane L's 16 B = 4 words at 16 L) followed by its scales:
+ *
+ *   format  chunks  scale bytes a unit            value of a weight
+ *   F16     4       0                             f16 * row
+ *   I8      2       0                             code * row
+ *   I8G     2       64: f16 a row                 code * scale * row
+ *   FP8     2       0                             e4m3 * 2^-8 * (block or row scale)
+ *   NVFP4   1       64: 2 a row, one a 16 columns e2m1 * 2^-14 * scale * row
+ *   Q4      1       64: f16 a row                 (code - 8) * scale * row
+ *   Q4M     1       128: f16 scale and f16 min    (code * scale + min) * row
+ *
+ * Which (row, column) a lane's word holds depends on the tensor instruction (g = L>>2, t = L&3; q = (L>>2)&3, r = quadpair
+ * index (L&3) + (L>=16 ? 4 : 0)):
+ *   sm_75 and up (m16n8k16):  word i: row g + 8 i; columns 8t.. of the unit. 4-bit: 8 columns a word; 8-bit: chunk c holds
+ *                             columns 8t + 4c..+3; F16: chunk c columns 8t + 2c, +1
+ *   sm_70 (m8n8k4):           all words: row 8 q + r. 4-bit: word i columns 8i..+7; 8-bit: chunk c, word i columns 16c + 4i..+3;
+ *                             F16: columns 8c + 2i, +1
+ * Inside a word the codes stand so that one shift and one mask give a pair of adjacent columns (dequant.cuh).
+ *
+ * NVFP4 scales are kept as the 8 bits 14..7 of f16(scale * 2^7): exact for every e4m3 value; a negative scale is folded into
+ * the codes' signs. Rows beyond n and columns beyond k hold zeros. */
+#ifndef LK_CUDA_PACK_H
+#define LK_CUDA_PACK_H
+
+#include <stdint.h>
+
+enum cu_fmt { CU_F16 = 0, CU_I8, CU_I8G, CU_FP8, CU_NVFP4, CU_Q4, CU_Q4M, CU_FMT_COUNT };
+
+#define CU_TILE 32 /* rows of a tile */
+#define CU_KU 32   /* columns of a unit */
+#define CU_WARPS 16 /* warps of a small linear's CTA: each takes its share of the units of one tile */
+
+struct cu_seg {
+    const unsigned char *data; /* [tiles][units][unit_bytes] */
+    const float *row_scale;    /* [tiles * 32] */
+    const float *blk_scale;    /* FP8 in blocks: f32 [tiles][n_blk][2] (rows 0-15, 16-31 of the tile); else NULL */
+    const int32_t *tile_col;   /* [tiles][2]: first column of y, valid rows; NULL: 32 tile, 32 */
+    int32_t fmt, tiles, units, unit_bytes;
+    int32_t k;                 /* columns of x (<= 32 units) */
+    int32_t blk_units, n_blk;  /* units a scale block spans */
+    int32_t n;                 /* rows in all, padding not counted */
+};
+
+/* One launch of a small linear over one segment. */
+struct cu_linear_par {
+    struct cu_seg s;
+    const void *x; /* f16 [T, ldx] */
+    void *y;       /* f32 [T, ldy]; gate_up: f16 [T, ldy] */
+    int32_t T, ldx, ldy, add;
+};
+
+/* One launch of a pack kernel: rows of one or two row-major sources into tiles [tile0, tile0 + tiles) of a segment. */
+struct cu_pack_par {
+    const void *raw[2];   /* row-major codes; row 0 here is source row src_row0 */
+    const void *scale[2]; /* row-major scales of the same rows (FP8 blocks: the whole table) */
+    const void *zero[2];
+    unsigned char *dst;
+    float *row_scale; /* F16, I8G, Q4: read (2^e made by the rowmax kernel); others: not used */
+    float *blk_scale;
+    int64_t raw_stride, scale_stride; /* elements a row */
+    int32_t gate_up;                  /* tile = 16 rows of source 0, 16 of source 1 */
+    int32_t src_row0, n[2], k;        /* n: rows of the whole source */
+    int32_t tile0, tiles, units;      /* tile 0 of the part is tile `part_tile0` of the segment */
+    int32_t part_tile0;
+    int32_t unit_bytes, src_type, scale_type, group; /* types: enum lk_dtype */
+    int32_t xor_sign;                 /* I8: codes are two's complement */
+    int32_t block_n, blk_units, n_blk;
+    int32_t zero_kind;
+};
+
+#endif
