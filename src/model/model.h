@@ -68,7 +68,8 @@ int lk_model_step(struct lk_model *m, struct lk_state *s, const struct lk_step *
 /* Logits of more rows of the last step, in place of those it left; nothing else changes. For callers that want every
  * row of a long chunk and have room for max_logit_rows at once. flags: LK_STEP_ARGMAX. */
 int lk_model_head(struct lk_model *m, int n, const int32_t *rows, int flags, struct lk_err *e);
-/* After a RECORD step: fold keep[l] rows of lane l into the state. */
+/* After a RECORD step: fold keep[l] rows of lane l into the state. The record stays until the next step, so that a caller who put the
+ * state back may fold another number. */
 int lk_model_fold(struct lk_model *m, struct lk_state *s, const int32_t *keep, int n_lanes, struct lk_err *e);
 
 /* The MTP layer over rows of the LAST step (or of the last mtp call): row r pairs the normed final hidden state of

@@ -318,7 +318,6 @@ int lk_model_fold(struct lk_model *m, struct lk_state *s, const int32_t *keep, i
         }
         if (graph) d->graph_end(d);
     }
-    m->recorded = 0;
     lk_mem_guard_end();
     return 0;
 }

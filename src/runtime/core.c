@@ -91,8 +91,8 @@ void lk_core_fini(struct lk_core *c)
 static void cuts_find(const struct lk_core *c, struct lk_seq *q)
 {
     int heads[2] = {0, 0}, n = 0;
-    for (int i = q->n_prompt - 1; i >= 0 && n < 2 && c->tok && c->o.eos_turn >= 0; i--) {
-        if (q->ids[i] != c->o.eos_turn) continue;
+    for (int i = q->n_prompt - 1; i >= 0 && n < 2 && c->tok && c->o.turn_id >= 0; i--) {
+        if (q->ids[i] != c->o.turn_id) continue;
         for (int j = i + 1; j < q->n_prompt - 1 && j <= i + 8; j++) {
             size_t len;
             const char *b = lk_tokenizer_bytes(c->tok, q->ids[j], &len);

@@ -38,7 +38,7 @@ struct lk_core_opts {
     int ctx, parallel, chunk, draft, draft_window;
     int n_pages, n_slots;
     int vocab_used; /* ids that the tokenizer has */
-    int eos_turn;   /* id of the token that opens a turn ("<|im_start|>"), -1: none */
+    int turn_id;   /* id of the token that opens a turn ("<|im_start|>"), -1: none */
     struct lk_prefix_opts prefix;
 };
 

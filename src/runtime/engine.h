@@ -7,7 +7,10 @@
  *
  * Threads: one thread inside the engine runs steps. submit, cancel and stats may be called from any thread; next from one
  * thread at a time (a wake-up descriptor lets an event loop wait: lk_engine_fd). Events own their arrays until the next call
- * of next. Nothing here blocks longer than the queue's lock. */
+ * of next. Nothing here blocks longer than the queue's lock, but save and load, which wait for the engine thread to come between two
+ * turns, and close, which waits for the turn that runs (callers of close are the last to use the engine).
+ *
+ * A slow reader loses nothing: tokens of several rounds come as one event, of several progress marks only the last comes. */
 #ifndef LK_RUNTIME_ENGINE_H
 #define LK_RUNTIME_ENGINE_H
 
@@ -19,6 +22,8 @@
 #include <stdint.h>
 
 struct lk_engine;
+struct lk_artifact;
+struct lk_tokenizer;
 
 /* A grammar hook: called on the engine thread. mask fills bits (1 = allowed) for the next token given accepted tokens so far;
  * accept advances; rewind takes back the last n accepted tokens (a rejected draft). */
@@ -66,7 +71,7 @@ struct lk_event {
     enum lk_event_kind kind;
     uint64_t id;             /* request */
     int n_tokens;
-    const int32_t *tokens;   /* TOKENS: one round's tokens */
+    const int32_t *tokens;   /* TOKENS: those of one round, or of several when the reader was slow */
     const struct lk_logprob *logprobs; /* [n_tokens] when asked for */
     int prompt_done, prompt_total; /* PROGRESS: prefill */
     enum lk_finish finish;   /* DONE */
@@ -98,11 +103,18 @@ void lk_engine_stats(struct lk_engine *e, struct lk_engine_stats *s);
 /* What the engine was opened with, for messages and the server. */
 int lk_engine_ctx(const struct lk_engine *e);
 int lk_engine_vocab(const struct lk_engine *e);
+/* The opened file and its tokenizer (NULL when it has none): read-only, alive until close. */
+const struct lk_artifact *lk_engine_artifact(const struct lk_engine *e);
+const struct lk_tokenizer *lk_engine_tokenizer(const struct lk_engine *e);
 const char *lk_engine_describe(const struct lk_engine *e); /* one line: model, devices, kv, pages, bytes a token */
 
 /* Whole conversations on disk: the state behind request `session`. A truncated, foreign or other-model file is refused and
- * changes nothing. ids receives the tokens of the restored session (lk_free). */
-int lk_engine_save(struct lk_engine *e, const char *session, const char *path, struct lk_err *err);
-int lk_engine_load(struct lk_engine *e, const char *path, int32_t **ids, size_t *n_ids, struct lk_err *err);
+ * changes nothing. load puts the state under `session`; ids receives its tokens, note the caller's own text from save (lk_free both; any
+ * of the three may be NULL). */
+int lk_engine_save(struct lk_engine *e, const char *session, const char *path, const char *note, struct lk_err *err);
+int lk_engine_load(struct lk_engine *e, const char *session, const char *path, int32_t **ids, size_t *n_ids, char **note,
+                   struct lk_err *err);
+/* Forgets all stored prefixes but named sessions (bench; waits like save). */
+int lk_engine_forget(struct lk_engine *e, struct lk_err *err);
 
 #endif

@@ -32,7 +32,7 @@ static void bench_open(struct bench *b, int pages, int slots, int parallel, int 
     struct lk_err e = {0};
     struct lk_state_opts so = {.n_pages = pages, .n_slots = slots};
     struct lk_core_opts o = {.ctx = 1024, .parallel = parallel, .chunk = 96, .draft = draft, .n_pages = pages,
-                             .n_slots = slots, .vocab_used = FV_USED, .eos_turn = -1,
+                             .n_slots = slots, .vocab_used = FV_USED, .turn_id = -1,
                              .prefix = {.n_pages = pages, .max_entries = 24, .ram = ram, .disk = dir ? 1 << 20 : 0, .dir = dir}};
     fake_model_open(&b->m);
     lk_state_open(&b->s, &fake_dev, &fake_shape, &so, &e);
