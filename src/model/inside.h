@@ -48,6 +48,7 @@ struct ctl {
     struct lk_batch batch;
     const int32_t *logit_rows, *hidden_rows;
     int rows, logits; /* of the last call */
+    size_t used;      /* int32 of `host` that the last call filled */
 };
 
 /* Which logits the last call left, and what was done to them. */
@@ -80,6 +81,7 @@ struct lk_model {
     struct results res;
     int recorded;        /* rows of a RECORD step that fold may finish; 0: none */
     int mtp_rows;        /* rows of the last MTP call */
+    struct lk_team *team; /* team.c; NULL: alone */
     struct lk_err comm_err; /* the first collective that failed in a step; code 0: none */
 };
 
@@ -96,6 +98,7 @@ struct lk_state {
     uint8_t *slot_used;
     int n_page_free;
     size_t kv_page, gdn_slot, conv_slot; /* bytes a layer */
+    struct lk_team *team; /* team.c; NULL: alone */
 };
 
 static inline struct lk_shard_dims lk_shape_dims(const struct lk_shape *s)
@@ -125,5 +128,27 @@ void lk__head(struct lk_model *m, const float *hidden, const int32_t *rows, int 
 void lk__results_set(struct lk_model *m, int n, int draft, int argmax);
 uint64_t lk__graph_key(const struct lk_state *s, const struct ctl *c, int kind, int flags);
 int lk__comm_status(const struct lk_model *m, struct lk_err *e);
+
+
+/* What one rank does for the public function of the same name; team.c makes all ranks do it. */
+int lk__model_step(struct lk_model *m, struct lk_state *s, const struct lk_step *st, struct lk_err *e);
+int lk__model_head(struct lk_model *m, int n, const int32_t *rows, int flags, struct lk_err *e);
+int lk__model_fold(struct lk_model *m, struct lk_state *s, const int32_t *keep, int n_lanes, struct lk_err *e);
+int lk__model_mtp(struct lk_model *m, struct lk_state *s, const struct lk_mtp_step *st, struct lk_err *e);
+int lk__model_argmax(struct lk_model *m, int32_t *ids, struct lk_err *e);
+int lk__model_logits(struct lk_model *m, int row, float *out, struct lk_err *e);
+int lk__model_topk(struct lk_model *m, int k, int32_t *ids, float *vals, float *lse, struct lk_err *e);
+int lk__model_edit(struct lk_model *m, int n, const int32_t *rows, const int32_t *ids, const float *rep,
+                   const float *add, struct lk_err *e);
+void lk__state_page_copy(struct lk_state *s, int32_t dst, int32_t src);
+int lk__state_slot_alloc(struct lk_state *s, int32_t *slot);
+void lk__state_slot_zero(struct lk_state *s, int32_t slot);
+void lk__state_slot_copy(struct lk_state *s, int32_t dst, int32_t src);
+size_t lk__state_page_bytes(const struct lk_state *s);
+size_t lk__state_slot_bytes(const struct lk_state *s);
+int lk__state_page_get(struct lk_state *s, int32_t page, void *host, struct lk_err *e);
+void lk__state_page_put(struct lk_state *s, int32_t page, const void *host);
+int lk__state_slot_get(struct lk_state *s, int32_t slot, void *host, struct lk_err *e);
+void lk__state_slot_put(struct lk_state *s, int32_t slot, const void *host);
 
 #endif

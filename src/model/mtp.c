@@ -38,7 +38,7 @@ static int check(const struct lk_model *m, const struct lk_state *s, const struc
     return 0;
 }
 
-int lk_model_mtp(struct lk_model *m, struct lk_state *s, const struct lk_mtp_step *st, struct lk_err *e)
+int lk__model_mtp(struct lk_model *m, struct lk_state *s, const struct lk_mtp_step *st, struct lk_err *e)
 {
     int rc = check(m, s, st, e);
     if (rc) return rc;

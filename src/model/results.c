@@ -41,7 +41,7 @@ static int argmax_merge(struct lk_model *m, int32_t *ids, struct lk_err *e)
     return 0;
 }
 
-int lk_model_argmax(struct lk_model *m, int32_t *ids, struct lk_err *e)
+int lk__model_argmax(struct lk_model *m, int32_t *ids, struct lk_err *e)
 {
     struct lk_dev *d = m->dev;
     if (!m->res.argmax_done && m->res.n) {
@@ -54,7 +54,7 @@ int lk_model_argmax(struct lk_model *m, int32_t *ids, struct lk_err *e)
     return rc;
 }
 
-int lk_model_logits(struct lk_model *m, int row, float *out, struct lk_err *e)
+int lk__model_logits(struct lk_model *m, int row, float *out, struct lk_err *e)
 {
     if (row < 0 || row >= m->res.n)
         return lk_fail(e, LK_EREQUEST, "logits of row %d: the last call left %d", row, m->res.n);
@@ -110,7 +110,7 @@ static void topk_merge(struct lk_model *m, int k, const int32_t *all, int32_t *i
     }
 }
 
-int lk_model_topk(struct lk_model *m, int k, int32_t *ids, float *vals, float *lse, struct lk_err *e)
+int lk__model_topk(struct lk_model *m, int k, int32_t *ids, float *vals, float *lse, struct lk_err *e)
 {
     struct lk_dev *d = m->dev;
     size_t n = (size_t)m->res.n, nk = n * (size_t)(k > 0 ? k : 0);
@@ -155,7 +155,7 @@ static void edit_send(struct lk_model *m, int n)
     d->ops->edit(d, &a);
 }
 
-int lk_model_edit(struct lk_model *m, int n, const int32_t *rows, const int32_t *ids, const float *rep,
+int lk__model_edit(struct lk_model *m, int n, const int32_t *rows, const int32_t *ids, const float *rep,
                   const float *add, struct lk_err *e)
 {
     int32_t *words = m->host;

@@ -172,7 +172,7 @@ int lk_state_page_refs(const struct lk_state *s, int32_t page)
     return s->refs[page];
 }
 
-void lk_state_page_copy(struct lk_state *s, int32_t dst, int32_t src)
+void lk__state_page_copy(struct lk_state *s, int32_t dst, int32_t src)
 {
     for (int i = 0; i < s->n_kv_layers; i++) s->dev->copy(s->dev, kv_at(s, i, dst), kv_at(s, i, src), s->kv_page);
 }
@@ -190,7 +190,7 @@ static void slot_fill(struct lk_state *s, int32_t slot, int byte)
     }
 }
 
-int lk_state_slot_alloc(struct lk_state *s, int32_t *slot)
+int lk__state_slot_alloc(struct lk_state *s, int32_t *slot)
 {
     for (int i = 0; i < s->o.n_slots; i++) {
         if (s->slot_used[i]) continue;
@@ -208,12 +208,12 @@ void lk_state_slot_free(struct lk_state *s, int32_t slot)
     if (POISON) slot_fill(s, slot, 0xff);
 }
 
-void lk_state_slot_zero(struct lk_state *s, int32_t slot)
+void lk__state_slot_zero(struct lk_state *s, int32_t slot)
 {
     slot_fill(s, slot, 0);
 }
 
-void lk_state_slot_copy(struct lk_state *s, int32_t dst, int32_t src)
+void lk__state_slot_copy(struct lk_state *s, int32_t dst, int32_t src)
 {
     for (int i = 0; i < s->shape.n_gdn; i++) {
         s->dev->copy(s->dev, gdn_at(s, i, dst), gdn_at(s, i, src), s->gdn_slot);
@@ -221,17 +221,17 @@ void lk_state_slot_copy(struct lk_state *s, int32_t dst, int32_t src)
     }
 }
 
-size_t lk_state_page_bytes(const struct lk_state *s)
+size_t lk__state_page_bytes(const struct lk_state *s)
 {
     return s->kv_page * (size_t)s->n_kv_layers;
 }
 
-size_t lk_state_slot_bytes(const struct lk_state *s)
+size_t lk__state_slot_bytes(const struct lk_state *s)
 {
     return (s->gdn_slot + s->conv_slot) * (size_t)s->shape.n_gdn;
 }
 
-int lk_state_page_get(struct lk_state *s, int32_t page, void *host, struct lk_err *e)
+int lk__state_page_get(struct lk_state *s, int32_t page, void *host, struct lk_err *e)
 {
     char *to = host;
     for (int i = 0; i < s->n_kv_layers; i++, to += s->kv_page) {
@@ -241,14 +241,14 @@ int lk_state_page_get(struct lk_state *s, int32_t page, void *host, struct lk_er
     return 0;
 }
 
-void lk_state_page_put(struct lk_state *s, int32_t page, const void *host)
+void lk__state_page_put(struct lk_state *s, int32_t page, const void *host)
 {
     const char *from = host;
     for (int i = 0; i < s->n_kv_layers; i++, from += s->kv_page)
         s->dev->upload(s->dev, kv_at(s, i, page), from, s->kv_page);
 }
 
-int lk_state_slot_get(struct lk_state *s, int32_t slot, void *host, struct lk_err *e)
+int lk__state_slot_get(struct lk_state *s, int32_t slot, void *host, struct lk_err *e)
 {
     char *to = host;
     for (int i = 0; i < s->shape.n_gdn; i++) {
@@ -260,7 +260,7 @@ int lk_state_slot_get(struct lk_state *s, int32_t slot, void *host, struct lk_er
     return 0;
 }
 
-void lk_state_slot_put(struct lk_state *s, int32_t slot, const void *host)
+void lk__state_slot_put(struct lk_state *s, int32_t slot, const void *host)
 {
     const char *from = host;
     for (int i = 0; i < s->shape.n_gdn; i++) {

@@ -133,6 +133,7 @@ int lk__ctl_fill(struct lk_model *m, const struct lk_state *s, struct ctl *c, co
     c->logit_rows = c->dev + l.logit;
     c->hidden_rows = c->dev + l.hidden;
     c->rows = st->n_rows, c->logits = st->n_logits;
+    c->used = l.pages + (size_t)st->n_pages;
     return 0;
 }
 
@@ -257,7 +258,7 @@ int lk__comm_status(const struct lk_model *m, struct lk_err *e)
     return m->comm_err.code ? lk_fail(e, m->comm_err.code, "%s", m->comm_err.text) : 0;
 }
 
-int lk_model_step(struct lk_model *m, struct lk_state *s, const struct lk_step *st, struct lk_err *e)
+int lk__model_step(struct lk_model *m, struct lk_state *s, const struct lk_step *st, struct lk_err *e)
 {
     if (st->flags & LK_STEP_RECORD && st->n_rows > s->o.max_record_rows)
         return lk_fail(e, LK_EREQUEST, "a recorded step of %d rows: the state was opened for %d", st->n_rows,
@@ -280,7 +281,7 @@ int lk_model_step(struct lk_model *m, struct lk_state *s, const struct lk_step *
     return rc;
 }
 
-int lk_model_head(struct lk_model *m, int n, const int32_t *rows, int flags, struct lk_err *e)
+int lk__model_head(struct lk_model *m, int n, const int32_t *rows, int flags, struct lk_err *e)
 {
     if (n < 1 || n > m->o.max_logit_rows)
         return lk_fail(e, LK_EREQUEST, "logit rows: expected 1 to %d, found %d", m->o.max_logit_rows, n);
@@ -294,7 +295,7 @@ int lk_model_head(struct lk_model *m, int n, const int32_t *rows, int flags, str
     return 0;
 }
 
-int lk_model_fold(struct lk_model *m, struct lk_state *s, const int32_t *keep, int n_lanes, struct lk_err *e)
+int lk__model_fold(struct lk_model *m, struct lk_state *s, const int32_t *keep, int n_lanes, struct lk_err *e)
 {
     struct ctl *c = &m->main;
     if (!m->recorded || n_lanes != c->batch.n_lanes)

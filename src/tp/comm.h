@@ -17,6 +17,8 @@ struct lk_comm {
     int (*reduce_add)(struct lk_comm *c, struct lk_dev *d, float *y, const float *partial, size_t count, struct lk_err *e);
     /* all [n][bytes] in rank order on every rank; host memory. */
     int (*gather)(struct lk_comm *c, const void *mine, size_t bytes, void *all, struct lk_err *e);
+    /* data [bytes] of rank 0 on every rank; host memory. */
+    int (*bcast)(struct lk_comm *c, void *data, size_t bytes, struct lk_err *e);
     void (*close)(struct lk_comm *c);
 };
 

@@ -64,26 +64,28 @@ static void piece_write(struct comm_shm *c, struct piece *p, const void *mine, s
     if (fault == LK_FAULT_LATE) nanosleep(&(struct timespec){0, 300000000}, NULL);
 }
 
-/* Steps 1 to 3 for one piece, and the checks of 4: afterwards every rank's piece may be read. */
-static int piece_exchange(struct comm_shm *c, const void *mine, size_t bytes, struct lk_err *e)
+/* Step 4's check of what rank r announced: `bytes` of it, whole and of this step. */
+static int piece_check(struct comm_shm *c, int r, size_t bytes, struct lk_err *e)
+{
+    struct piece *q = piece_of(c, r, c->step);
+    uint64_t sum = q->count == bytes ? XXH3_64bits_withSeed(q->data, bytes, c->step) : 0;
+    if (q->count == bytes && sum == q->sum) return 0;
+    lk_group_stop(c->g, "all-reduce %u: rank %d reads %llu bytes of rank %d with checksum %016llx, expected %zu with %016llx", c->step,
+                  c->base.rank, (unsigned long long)q->count, r, (unsigned long long)sum, bytes, (unsigned long long)q->sum);
+    return lk_group_error(c->g, e);
+}
+
+/* Steps 1 to 3 for one piece, and the checks of 4: afterwards every rank's piece may be read. only_root: rank 0 alone sends data. */
+static int piece_exchange(struct comm_shm *c, const void *mine, size_t bytes, int only_root, struct lk_err *e)
 {
     c->step++;
-    piece_write(c, piece_of(c, c->base.rank, c->step), mine, bytes);
+    piece_write(c, piece_of(c, c->base.rank, c->step), mine, only_root && c->base.rank ? 0 : bytes);
     lk_word_set(flag_of(c, c->base.rank), c->step);
     for (int r = 0; r < c->base.n; r++) {
         char what[64];
-        if (r != c->base.rank) {
-            snprintf(what, sizeof what, "all-reduce %u", c->step);
-            if (lk_word_wait(c->g, flag_of(c, r), c->step, 0, r, what, e)) return LK_EDEVICE;
-        }
-        struct piece *q = piece_of(c, r, c->step);
-        uint64_t sum = q->count == bytes ? XXH3_64bits_withSeed(q->data, bytes, c->step) : 0;
-        if (q->count != bytes || sum != q->sum) {
-            lk_group_stop(c->g, "all-reduce %u: rank %d reads %llu bytes of rank %d with checksum %016llx, expected %zu with %016llx",
-                          c->step, c->base.rank, (unsigned long long)q->count, r, (unsigned long long)sum, bytes,
-                          (unsigned long long)q->sum);
-            return lk_group_error(c->g, e);
-        }
+        snprintf(what, sizeof what, "all-reduce %u", c->step);
+        if (r != c->base.rank && lk_word_wait(c->g, flag_of(c, r), c->step, 0, r, what, e)) return LK_EDEVICE;
+        if (piece_check(c, r, only_root && r ? 0 : bytes, e)) return LK_EDEVICE;
     }
     return 0;
 }
@@ -93,7 +95,7 @@ static int shm_reduce_add(struct lk_comm *base, struct lk_dev *d, float *y, cons
     struct comm_shm *c = (struct comm_shm *)base;
     for (size_t at = 0; at < count;) {
         size_t n = count - at < c->cap / 4 ? count - at : c->cap / 4;
-        if (piece_exchange(c, partial + at, n * 4, e)) return LK_EDEVICE;
+        if (piece_exchange(c, partial + at, n * 4, 0, e)) return LK_EDEVICE;
         const float *p[LK_MAX_RANKS];
         for (int r = 0; r < base->n; r++) p[r] = (const float *)piece_of(c, r, c->step)->data;
         float *out = y + at;
@@ -112,9 +114,21 @@ static int shm_gather(struct lk_comm *base, const void *mine, size_t bytes, void
     struct comm_shm *c = (struct comm_shm *)base;
     for (size_t at = 0; at < bytes;) {
         size_t n = bytes - at < c->cap ? bytes - at : c->cap;
-        if (piece_exchange(c, (const char *)mine + at, n, e)) return LK_EDEVICE;
+        if (piece_exchange(c, (const char *)mine + at, n, 0, e)) return LK_EDEVICE;
         for (int r = 0; r < base->n; r++)
             memcpy((char *)all + (size_t)r * bytes + at, piece_of(c, r, c->step)->data, n);
+        at += n;
+    }
+    return 0;
+}
+
+static int shm_bcast(struct lk_comm *base, void *data, size_t bytes, struct lk_err *e)
+{
+    struct comm_shm *c = (struct comm_shm *)base;
+    for (size_t at = 0; at < bytes;) {
+        size_t n = bytes - at < c->cap ? bytes - at : c->cap;
+        if (piece_exchange(c, (char *)data + at, n, 1, e)) return LK_EDEVICE;
+        if (base->rank) memcpy((char *)data + at, piece_of(c, 0, c->step)->data, n);
         at += n;
     }
     return 0;
@@ -137,6 +151,11 @@ static int one_gather(struct lk_comm *c, const void *mine, size_t bytes, void *a
     return 0;
 }
 
+static int one_bcast(struct lk_comm *c, void *data, size_t bytes, struct lk_err *e)
+{
+    return 0;
+}
+
 int lk_comm_shm_open(struct lk_comm **out, struct lk_group *g, struct lk_err *e)
 {
     struct comm_shm *c = lk_calloc(1, sizeof *c);
@@ -145,7 +164,9 @@ int lk_comm_shm_open(struct lk_comm **out, struct lk_group *g, struct lk_err *e)
     int alone = !g || lk_group_n(g) == 1;
     c->base = (struct lk_comm){.rank = g ? lk_group_rank(g) : 0, .n = g ? lk_group_n(g) : 1, .name = alone ? "alone" : "shm",
                                .reduce_add = alone ? one_reduce_add : shm_reduce_add,
-                               .gather = alone ? one_gather : shm_gather, .close = shm_close};
+                               
+                               .gather = alone ? one_gather : shm_gather,
+                               .bcast = alone ? one_bcast : shm_bcast, .close = shm_close};
     if (!alone) {
         size_t bytes;
         c->area = lk_group_reduce_area(g, &bytes);
