@@ -18,7 +18,8 @@ enum lk_cmd {
     LK_CMD_BENCH = 64,
     LK_CMD_PROBE = 128,
     LK_CMD_WORKER = 256, /* hidden: the engine process that serve starts */
-    LK_CMD_ALL = 511,
+    LK_CMD_FOLLOWER = 512, /* hidden: a rank that its leader starts */
+    LK_CMD_ALL = 1023,
 };
 
 /* All defaults. */

@@ -5,7 +5,7 @@
 
 #define AT(field) offsetof(struct lk_opts, field)
 enum {
-    ENGINE = LK_CMD_RUN | LK_CMD_SCORE | LK_CMD_SERVE | LK_CMD_BENCH | LK_CMD_WORKER,
+    ENGINE = LK_CMD_RUN | LK_CMD_SCORE | LK_CMD_SERVE | LK_CMD_BENCH | LK_CMD_WORKER | LK_CMD_FOLLOWER,
     MODEL = ENGINE | LK_CMD_TOKENIZE | LK_CMD_PROBE,
     ANSWER = LK_CMD_RUN,
 };
@@ -24,6 +24,13 @@ const struct lk_flag lk_flags[] = {
      "force a GPU image, e.g. sm_70"},
     {"--transport", NULL, "NAME", LK_FLAG_TEXT, ENGINE, AT(engine.dev.transport), 0, 0, NULL,
      "force an all-reduce transport: shm, mailbox, push, ll, nccl"},
+    {"--rank-timeout", NULL, "S", LK_FLAG_FLOAT, ENGINE, AT(engine.dev.patience_s), 0, 86400, NULL,
+     "silence of a rank with work running that stops all ranks; 0: 180"},
+    {"--fault", NULL, "KIND:STEP", LK_FLAG_TEXT, ENGINE, AT(engine.dev.fault), 0, 0, NULL,
+     "tests: followers damage that step (token, position, skip, zero, late, flip)"},
+    {"--rank", NULL, "N", LK_FLAG_INT, LK_CMD_FOLLOWER, AT(follower.rank), 0, 64, NULL, "this rank"},
+    {"--group-fd", NULL, "N", LK_FLAG_INT, LK_CMD_FOLLOWER, AT(follower.fd), 0, 1 << 20, NULL, "inherited"},
+    {"--group-nonce", NULL, "HEX", LK_FLAG_TEXT, LK_CMD_FOLLOWER, AT(follower.nonce), 0, 0, NULL, "of the group"},
     {"--kv", NULL, "KIND", LK_FLAG_CHOICE, ENGINE | LK_CMD_PROBE, AT(engine.kv), 0, 0, "int8=0|bf16=1|f32=2",
      "KV cache format"},
     {"--ctx", NULL, "N", LK_FLAG_INT, ENGINE, AT(engine.ctx), 0, 16777216, NULL,

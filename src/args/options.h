@@ -20,6 +20,8 @@ struct lk_opts_device {
     } at[LK_MAX_DEVICES];
     int threads; /* CPU threads a rank; 0: cores / ranks */
     const char *isa, *image, *transport; /* NULL: the best there is */
+    const char *fault;                   /* tests: damage done by the last rank (runtime/ranks.h) */
+    double patience_s;                   /* silence of a rank that stops all; 0: default */
 };
 
 struct lk_opts_engine {
@@ -66,6 +68,11 @@ struct lk_opts_serve {
     int port, queue, http_threads, timeout_s, max_body_mb, keepalive_s, watchdog_s;
 };
 
+struct lk_opts_follower {
+    int rank, fd;
+    const char *nonce;
+};
+
 struct lk_opts_bench {
     const char *url, *out, *sizes, *kinds, *api_key, *tokenizer, *accept, *op;
     int new_tokens, users, seeds, repeat, resume;
@@ -80,6 +87,7 @@ struct lk_opts {
     struct lk_opts_convert convert;
     struct lk_opts_serve serve;
     struct lk_opts_bench bench;
+    struct lk_opts_follower follower;
     const char *nvml; /* probe: another NVML library */
     int json, quiet, print_config;
     const char *args[8]; /* words that are no flags */

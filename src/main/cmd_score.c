@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "main/out_f32.h"
 #include "model/score.h"
+#include "runtime/ranks.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -32,6 +33,7 @@ struct job {
     struct lk_dev *d;
     struct lk_model *m;
     struct lk_state *s;
+    struct lk_ranks *ranks;
     struct lk_score *c;
     struct lk_out logits, hidden, mtp;
     size_t row0, mtp0; /* rows before the one being scored */
@@ -128,14 +130,11 @@ static int open_outs(struct job *j, const struct lk_opts_score *o, struct lk_err
 
 static int open_model(struct job *j, struct lk_opts *o, struct lk_err *e)
 {
-    const struct lk_opts_device *dv = &o->engine.dev;
     const char *path = lk_model_path(o, e);
     if (!path) return LK_EINPUT;
-    if (dv->n > 1) return lk_fail(e, LK_EUSAGE, "score runs on one device: --devices names %d", dv->n);
     int rc = lk_artifact_open(&j->a, path, e);
     if (rc) return rc;
-    rc = dv->at[0].is_cuda ? lk_cuda_open(&j->d, dv->at[0].index, dv->image, e)
-                           : lk_cpu_open(&j->d, dv->threads, dv->isa, e);
+    rc = lk_rank_device(&j->d, &o->engine.dev, 0, e);
     if (rc) return rc;
     int64_t vocab = lk_artifact_config(j->a)->vocab;
     size_t fit = vocab > 0 ? LOGIT_BYTES / 4 / (size_t)vocab : 1;
@@ -143,14 +142,15 @@ static int open_model(struct job *j, struct lk_opts *o, struct lk_err *e)
     int logits = fit < 1 ? 1 : fit > (size_t)chunk ? chunk : (int)fit;
     if (logits > 1024) logits = 1024;
     int pages = (j->rows.longest + LK_PAGE - 1) / LK_PAGE;
-    const struct lk_model_opts mo = {.max_rows = rows, .max_lanes = 1, .max_pages = pages,
+    struct lk_model_opts mo = {.max_rows = rows, .max_lanes = 1, .max_pages = pages,
                                      .max_logit_rows = logits, .no_mtp = !o->score.mtp,
                                      .draft_window = o->engine.draft_window};
-    rc = lk_model_open(&j->m, j->a, j->d, &mo, e);
-    if (rc) return rc;
-    const struct lk_state_opts so = {.kv = o->engine.kv == LK_OPT_KV_AUTO ? LK_KV_F32 : (enum lk_kv_kind)o->engine.kv,
-                                     .n_pages = pages, .n_slots = 1, .no_mtp = !o->score.mtp};
-    rc = lk_state_open(&j->s, j->d, lk_model_shape(j->m), &so, e);
+    struct lk_state_opts so = {.kv = o->engine.kv == LK_OPT_KV_AUTO ? LK_KV_F32 : (enum lk_kv_kind)o->engine.kv,
+                               .n_pages = pages, .n_slots = 1, .no_mtp = !o->score.mtp};
+    rc = lk_ranks_start(&j->ranks, &o->engine, &mo, &so, (int)lk_artifact_config(j->a)->hidden, e);
+    if (!rc) rc = lk_model_open(&j->m, j->a, j->d, &mo, e);
+    if (!rc) rc = lk_state_open(&j->s, j->d, lk_model_shape(j->m), &so, e);
+    if (!rc) rc = lk_ranks_ready(j->ranks, j->m, j->s, e);
     return rc ? rc : lk_score_open(&j->c, j->m, j->s, j->rows.longest, chunk, logits, e);
 }
 
@@ -183,6 +183,7 @@ static void print(const struct job *j, double nll, int json)
 static void job_close(struct job *j)
 {
     lk_score_close(j->c);
+    lk_ranks_stop(j->ranks);
     lk_state_close(j->s);
     lk_model_close(j->m);
     if (j->d) j->d->close(j->d);

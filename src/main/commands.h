@@ -12,6 +12,7 @@ int cmd_inspect(struct lk_opts *o, struct lk_err *e);
 int cmd_convert(struct lk_opts *o, struct lk_err *e);
 int cmd_serve(struct lk_opts *o, struct lk_err *e);
 int cmd_worker(struct lk_opts *o, struct lk_err *e); /* hidden: serve's engine process */
+int cmd_follower(struct lk_opts *o, struct lk_err *e); /* hidden: a rank */
 int cmd_bench(struct lk_opts *o, struct lk_err *e);
 int cmd_probe(struct lk_opts *o, struct lk_err *e);
 

@@ -19,6 +19,7 @@ static const struct command commands[] = {
     {"score", LK_CMD_SCORE, cmd_score, "[-m MODEL] --ids FILE.json", "likelihood of token ids, and every number on the way"},
     {"convert", LK_CMD_CONVERT, cmd_convert, "IN OUT", "write a model in other formats, as a Hugging Face folder"},
     {"probe", LK_CMD_PROBE, cmd_probe, "[-m MODEL]", "what this machine can do, and for a model"},
+    {"follower", LK_CMD_FOLLOWER, cmd_follower, "", NULL},
     {NULL, 0, NULL, NULL, NULL},
 };
 

@@ -1,0 +1,238 @@
+/* Ranks: see ranks.h. The first plan carries the options of model and state, so that a follower opens exactly what the leader opens. */
+#include "runtime/ranks.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/pool.h"
+#include "model/team.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+extern char **environ;
+
+enum { KIND_OPEN = 100 };
+#define START_S      60   /* a follower process joins within this */
+#define STOP_S       5    /* and ends within this when told to */
+#define REDUCE_MOST  (4 << 20) /* floats of one all-reduce message; longer ones are cut */
+
+struct open_plan {
+    struct lk_model_opts mo;
+    struct lk_state_opts so;
+};
+
+struct lk_ranks {
+    struct lk_group *g;
+    struct lk_plan *plan;
+    struct lk_comm *comm;
+    struct lk_team *team;
+    pid_t pid[LK_MAX_RANKS];
+    int n;
+};
+
+int lk_rank_device(struct lk_dev **out, const struct lk_opts_device *o, int rank, struct lk_err *e)
+{
+    if (o->at[rank].is_cuda) return lk_cuda_open(out, o->at[rank].index, o->image, e);
+    int threads = o->threads;
+    if (!threads && o->n > 1) threads = lk_cores() / o->n > 0 ? lk_cores() / o->n : 1;
+    return lk_cpu_open(out, threads, o->isa, e);
+}
+
+/* ---- leader ---- */
+
+static void devices_text(const struct lk_opts_device *d, char *out, size_t cap)
+{
+    size_t n = 0;
+    out[0] = 0;
+    for (int i = 0; i < d->n && n < cap; i++)
+        n += (size_t)snprintf(out + n, cap - n, d->at[i].is_cuda ? (i ? ",%d" : "cuda:%d") : (i ? ",cpu" : "cpu"), d->at[i].index);
+}
+
+static int spawn_one(struct lk_ranks *r, const struct lk_opts_engine *o, int rank, struct lk_err *e)
+{
+    char devices[160], rank_text[16], fd_text[16], nonce[32], threads[16];
+    int fd = fcntl(lk_group_fd(r->g), F_DUPFD, 3); /* without close-on-exec: the child inherits this one */
+    if (fd < 0) return lk_fail(e, LK_ESYS, "rank %d: cannot pass the group: %s", rank, strerror(errno));
+    devices_text(&o->dev, devices, sizeof devices);
+    snprintf(rank_text, sizeof rank_text, "%d", rank);
+    snprintf(fd_text, sizeof fd_text, "%d", fd);
+    snprintf(nonce, sizeof nonce, "%llx", (unsigned long long)lk_group_nonce(r->g));
+    snprintf(threads, sizeof threads, "%d", o->dev.threads);
+    const char *argv[24] = {"laoka", "follower", "-m", o->model, "--devices", devices, "--threads", threads,
+                            "--rank", rank_text, "--group-fd", fd_text, "--group-nonce", nonce};
+    int n = 14;
+    if (o->dev.isa) argv[n++] = "--isa", argv[n++] = o->dev.isa;
+    if (o->dev.image) argv[n++] = "--image", argv[n++] = o->dev.image;
+    if (o->dev.transport) argv[n++] = "--transport", argv[n++] = o->dev.transport;
+    if (o->dev.fault) argv[n++] = "--fault", argv[n++] = o->dev.fault;
+    int bad = posix_spawn(&r->pid[rank], "/proc/self/exe", NULL, NULL, (char *const *)argv, environ);
+    close(fd);
+    if (bad) r->pid[rank] = 0;
+    return bad ? lk_fail(e, LK_ESYS, "rank %d: cannot start: %s", rank, strerror(bad)) : 0;
+}
+
+static int plan_open_send(struct lk_ranks *r, const struct lk_model_opts *mo, const struct lk_state_opts *so, struct lk_err *e)
+{
+    size_t cap;
+    struct open_plan p = {.mo = *mo, .so = *so};
+    p.mo.comm = NULL;
+    memcpy(lk_plan_payload(r->plan, &cap), &p, sizeof p);
+    return lk_plan_publish(r->plan, KIND_OPEN, sizeof p, e);
+}
+
+int lk_ranks_start(struct lk_ranks **out, const struct lk_opts_engine *o, struct lk_model_opts *mo, struct lk_state_opts *so, int hidden,
+                   struct lk_err *e)
+{
+    *out = NULL;
+    so->rank = 0;
+    so->n_ranks = o->dev.n;
+    if (o->dev.n <= 1) return 0;
+    if (o->dev.at[0].is_cuda)
+        return lk_fail(e, LK_EUSAGE, "several GPUs as one are not ready yet: name one with --devices cuda:%d, or CPU ranks with cpu,cpu", o->dev.at[0].index);
+    struct lk_ranks *r = lk_calloc(1, sizeof *r);
+    if (!r) return lk_fail(e, LK_ENOMEM, "no memory for ranks");
+    r->n = o->dev.n;
+    size_t floats = (size_t)mo->max_rows * (size_t)hidden, payload = lk_team_plan_bytes(mo);
+    if (floats > REDUCE_MOST) floats = REDUCE_MOST;
+    if (payload < sizeof(struct open_plan)) payload = sizeof(struct open_plan);
+    struct lk_group_opts go = {.n = r->n, .plan_bytes = lk_plan_bytes(payload), .reduce_bytes = lk_comm_shm_bytes(r->n, floats),
+                               .patience_s = o->dev.patience_s > 0 ? o->dev.patience_s : 180};
+    int rc = lk_group_create(&r->g, &go, e);
+    if (!rc) rc = lk_plan_open(&r->plan, r->g, e);
+    if (!rc) rc = lk_comm_shm_open(&r->comm, r->g, e);
+    for (int i = 1; i < r->n && !rc; i++) rc = spawn_one(r, o, i, e);
+    if (!rc) rc = lk_group_ready(r->g, START_S, e);
+    if (!rc) rc = plan_open_send(r, mo, so, e);
+    if (rc) {
+        lk_ranks_stop(r);
+        return rc;
+    }
+    mo->comm = r->comm;
+    *out = r;
+    return 0;
+}
+
+int lk_ranks_ready(struct lk_ranks *r, struct lk_model *m, struct lk_state *s, struct lk_err *e)
+{
+    if (!r) return 0;
+    /* the signature holds the rank, so it cannot be compared; shape, pages and kv were all taken from one plan */
+    struct lk_record rec = {.count = (uint32_t)lk_state_pages_free(s)};
+    int rc = lk_plan_done(r->plan, &rec, e);
+    return rc ? rc : lk_team_open(&r->team, m, s, r->plan, r->comm, e);
+}
+
+static void follower_wait(struct lk_ranks *r, int rank)
+{
+    if (r->pid[rank] <= 0) return;
+    double end = lk_clock() + STOP_S;
+    while (waitpid(r->pid[rank], NULL, WNOHANG) == 0) {
+        if (lk_clock() > end) {
+            kill(r->pid[rank], SIGKILL);
+            waitpid(r->pid[rank], NULL, 0);
+            return;
+        }
+        nanosleep(&(struct timespec){0, 2000000}, NULL);
+    }
+}
+
+void lk_ranks_stop(struct lk_ranks *r)
+{
+    if (!r) return;
+    struct lk_err e = {0};
+    if (r->team && !lk_group_stopped(r->g)) lk_team_end(r->team, &e);
+    if (!r->team && r->g) lk_group_stop(r->g, "the leader gave up before the ranks were ready");
+    lk_team_close(r->team);
+    for (int i = 1; i < r->n; i++) follower_wait(r, i);
+    if (r->comm) r->comm->close(r->comm);
+    lk_plan_close(r->plan);
+    lk_group_leave(r->g);
+    lk_free(r);
+}
+
+/* ---- follower ---- */
+
+struct follower {
+    struct lk_ranks r;
+    struct lk_artifact *a;
+    struct lk_dev *d;
+    struct lk_model *m;
+    struct lk_state *s;
+};
+
+static int fault_set(struct lk_ranks *r, const char *text, struct lk_err *e)
+{
+    static const struct {
+        const char *word;
+        int comm, plan;
+    } faults[] = {{"token", 0, LK_PLAN_FAULT_TOKEN}, {"position", 0, LK_PLAN_FAULT_POSITION}, {"skip", 0, LK_PLAN_FAULT_SKIP},
+                  {"zero", LK_FAULT_ZERO, 0}, {"late", LK_FAULT_LATE, 0}, {"flip", LK_FAULT_FLIP, 0}};
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        size_t n = strlen(faults[i].word);
+        if (strncmp(text, faults[i].word, n) || text[n] != ':') continue;
+        uint32_t step = (uint32_t)strtoul(text + n + 1, NULL, 10);
+        if (faults[i].comm) lk_comm_shm_fault(r->comm, (enum lk_comm_fault)faults[i].comm, step);
+        if (faults[i].plan) lk_plan_fault(r->plan, (enum lk_plan_fault)faults[i].plan, step);
+        return 0;
+    }
+    return lk_fail(e, LK_EUSAGE, "--fault %s: expected token, position, skip, zero, late or flip, a colon and a step", text);
+}
+
+static int follower_open(struct follower *f, const struct lk_opts_engine *o, int rank, struct lk_err *e)
+{
+    uint32_t kind;
+    const void *data;
+    size_t bytes;
+    struct open_plan p;
+    int rc = lk_artifact_open(&f->a, o->model, e);
+    if (!rc) rc = lk_rank_device(&f->d, &o->dev, rank, e);
+    if (!rc) rc = lk_plan_next(f->r.plan, &kind, &data, &bytes, e);
+    if (rc) return rc;
+    if (kind != KIND_OPEN || bytes != sizeof p) return lk_fail(e, LK_EDEVICE, "rank %d: the leader is of another build", rank);
+    memcpy(&p, data, sizeof p);
+    p.mo.comm = f->r.comm;
+    p.so.rank = rank;
+    rc = lk_model_open(&f->m, f->a, f->d, &p.mo, e);
+    if (!rc) rc = lk_state_open(&f->s, f->d, lk_model_shape(f->m), &p.so, e);
+    if (rc) return rc;
+    struct lk_record rec = {.count = (uint32_t)lk_state_pages_free(f->s)};
+    rc = lk_plan_done(f->r.plan, &rec, e);
+    return rc ? rc : lk_team_open(&f->r.team, f->m, f->s, f->r.plan, f->r.comm, e);
+}
+
+static void follower_close(struct follower *f)
+{
+    lk_team_close(f->r.team);
+    lk_state_close(f->s);
+    lk_model_close(f->m);
+    if (f->d) f->d->close(f->d);
+    lk_artifact_close(f->a);
+    if (f->r.comm) f->r.comm->close(f->r.comm);
+    lk_plan_close(f->r.plan);
+    lk_group_leave(f->r.g);
+}
+
+int lk_follower_run(const struct lk_opts_engine *o, const struct lk_follower_opts *fo, struct lk_err *e)
+{
+    struct follower f = {0};
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a leader that is killed takes its followers along */
+    signal(SIGINT, SIG_IGN);          /* Ctrl-C on a terminal is the leader's business */
+    int rc = lk_group_join(&f.r.g, fo->fd, fo->nonce, fo->rank, e);
+    if (!rc) rc = lk_plan_open(&f.r.plan, f.r.g, e);
+    if (!rc) rc = lk_comm_shm_open(&f.r.comm, f.r.g, e);
+    if (!rc && fo->fault) rc = fault_set(&f.r, fo->fault, e);
+    if (!rc) rc = follower_open(&f, o, fo->rank, e);
+    if (!rc) rc = lk_team_follow(f.r.team, e);
+    if (rc && f.r.g) lk_group_stop(f.r.g, "rank %d: %.400s", fo->rank, e->text);
+    follower_close(&f);
+    return rc;
+}
