@@ -152,7 +152,7 @@ const char *lk_py_type(const json_t *v)
     }
 }
 
-static void dump_string(const char *s, size_t n, struct lk_buf *out)
+int lk_json_dump_string(const char *s, size_t n, struct lk_buf *out)
 {
     size_t from = 0;
     lk_buf_chr(out, '"');
@@ -188,7 +188,7 @@ static void dump_string(const char *s, size_t n, struct lk_buf *out)
         }
     }
     lk_buf_add(out, s + from, n - from);
-    lk_buf_chr(out, '"');
+    return lk_buf_chr(out, '"');
 }
 
 static void dump_object(const json_t *v, struct lk_buf *out)
@@ -200,7 +200,7 @@ static void dump_object(const json_t *v, struct lk_buf *out)
     json_object_foreach((json_t *)v, k, x)
     {
         if (n++) lk_buf_str(out, ", ");
-        dump_string(k, strlen(k), out);
+        lk_json_dump_string(k, strlen(k), out);
         lk_buf_str(out, ": ");
         lk_json_dump(x, out);
     }
@@ -227,7 +227,7 @@ int lk_json_dump(const json_t *v, struct lk_buf *out)
         lk_buf_chr(out, ']');
         break;
     case JSON_STRING:
-        dump_string(json_string_value(v), json_string_length(v), out);
+        lk_json_dump_string(json_string_value(v), json_string_length(v), out);
         break;
     case JSON_INTEGER:
         lk_buf_fmt(out, "%lld", (long long)json_integer_value(v));

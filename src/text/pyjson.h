@@ -20,6 +20,8 @@ json_t *lk_json_parse(const char *text, size_t len, struct lk_err *e);
 const char *lk_json_bignum(const json_t *v);
 /* json.dumps(v, ensure_ascii=False). 0 or LK_ENOMEM. */
 int lk_json_dump(const json_t *v, struct lk_buf *out);
+/* Bytes as a JSON string with its quotes. */
+int lk_json_dump_string(const char *p, size_t n, struct lk_buf *out);
 /* repr(d): the shortest digits that read back as d. out holds at least 32 bytes. */
 void lk_py_float(double d, char *out);
 const char *lk_py_type(const json_t *v); /* "str", "int", "NoneType", ... */

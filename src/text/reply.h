@@ -1,11 +1,17 @@
 /* Incremental parser of what the model says: reasoning, content and tool calls, from decoded text
- * pushed in pieces.
+ * pushed in pieces. Events joined, and the totals, do not depend on where the text was cut.
  *
  * Grammar: [<think>] reasoning </think> content, and inside content
  *   <tool_call>\n<function=NAME>\n<parameter=K>\nV\n</parameter>...</function>\n</tool_call>
- * Broken calls are kept as far as they can be; what is no call at all stays content. Text that may
- * still become a tag is held back. Argument values are typed by the tool's schema when tools are
- * given (a string stays a string). */
+ * Newlines around reasoning, behind </think> and in front of a call belong to the template and are
+ * dropped. Text that may still become a tag is held back.
+ *
+ * Values are typed by the tool's schema (reply_value.h). A value ends at the first </parameter>
+ * that is followed by what may follow one, so code that contains the tag survives. Broken calls are
+ * kept as far as they can be: a missing </parameter>,
+ * </function> or </tool_call> is put in, a missing <tool_call> is forgiven for a tool that exists,
+ * a call that the end of the text cuts is closed. What never reaches <function=NAME> is no call and
+ * stays content. */
 #ifndef LK_TEXT_REPLY_H
 #define LK_TEXT_REPLY_H
 
@@ -38,7 +44,8 @@ struct lk_reply *lk_reply_new(int thinking_open, const json_t *tools, int parse_
                               lk_reply_fn fn, void *arg);
 int lk_reply_push(struct lk_reply *r, const char *text, size_t len);
 int lk_reply_finish(struct lk_reply *r); /* flushes what is held; closes an open call */
-/* After finish: totals. calls: array of {name, arguments (object)}; borrowed. */
+/* After finish: totals. calls: array of {name, arguments (object), text (the arguments' JSON as
+ * streamed)}; borrowed. */
 const struct lk_buf *lk_reply_reasoning(const struct lk_reply *r);
 const struct lk_buf *lk_reply_content(const struct lk_reply *r);
 const json_t *lk_reply_calls(const struct lk_reply *r);
