@@ -32,7 +32,7 @@ enum lk_dialect lk_dialect_find(const char *t, size_t n)
 
 void lk_chat_opts_init(struct lk_chat_opts *o)
 {
-    *o = (struct lk_chat_opts){-1, -1, -1, -1, 0, ""};
+    *o = (struct lk_chat_opts){-1, -1, -1, -1, 0, 0, ""};
 }
 
 /* `is true` / `is false` see only the real booleans; any other value is defined and neither. */

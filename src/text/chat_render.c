@@ -362,15 +362,29 @@ static const char *object_repr(const json_t *v, char buf[32])
     return buf;
 }
 
+/* The bytes of a sampled call: its outer tags are control tokens, what is between is text. */
+static int raw_call(struct render *r, const json_t *raw)
+{
+    static const char open[] = "<tool_call>", shut[] = "</tool_call>";
+    const char *p = json_string_value(raw);
+    size_t n = json_string_length(raw), a = sizeof open - 1, b = sizeof shut - 1;
+    if (n < a + b || memcmp(p, open, a) || memcmp(p + n - b, shut, b)) return 0;
+    ctl(r, open);
+    text(r, p + a, n - a - b);
+    ctl(r, shut);
+    return 1;
+}
+
 static int tool_call(struct render *r, const json_t *call, const char *before)
 {
     char buf[32];
     const char *k;
     json_t *v;
-    const json_t *f = json_object_get(call, "function");
+    const json_t *f = json_object_get(call, "function"), *raw = json_object_get(call, "raw");
     if (f) call = f;
     const json_t *name = json_object_get(call, "name"), *args = json_object_get(call, "arguments");
     ctl(r, before);
+    if (is_string(raw) && raw_call(r, raw)) return 0;
     ctl(r, "<tool_call>\n<function=");
     if (!name)
         return lk_fail(r->e, LK_EREQUEST, "'%s' has no attribute 'name'", object_repr(call, buf));
@@ -454,6 +468,12 @@ static int message(struct render *r, size_t i)
     const json_t *m = json_array_get(r->messages, i);
     int rc = content_render(r, json_object_get(m, "content"), 1, 0);
     if (rc) return rc;
+    if (role_is(m, "system") && i && r->o->system_anywhere) {
+        ctl(r, "<|im_start|>system\n");
+        put_content(r, &r->c, r->c.begin, r->c.end);
+        ctl(r, "<|im_end|>\n");
+        return 0;
+    }
     if (role_is(m, "system")) return i ? raise(r, "System message must be at the beginning.") : 0;
     if (role_is(m, "assistant")) return assistant(r, m, i);
     if (role_is(m, "user")) {
