@@ -12,13 +12,14 @@ void lk_policy_init(struct lk_policy *p)
 
 void lk_policy_step(struct lk_policy *p, int rows, double seconds)
 {
-    if (rows < 1 || rows > STEP_ROWS) return;
+    if (p->no_clock || rows < 1 || rows > STEP_ROWS) return;
     double *s = &p->step[rows];
     *s = *s > 0 ? 0.8 * *s + 0.2 * seconds : seconds;
 }
 
 void lk_policy_pass(struct lk_policy *p, double seconds)
 {
+    if (p->no_clock) return;
     p->pass = p->pass > 0 ? 0.8 * p->pass + 0.2 * seconds : seconds;
 }
 

@@ -13,6 +13,7 @@ struct lk_policy {
     double step[LK_ROUND_MAX * 8 + 1]; /* seconds of a verify step by rows; 0: not seen */
     double pass;                       /* seconds of one draft pass */
     float lookup[4];                   /* accepted share by match length 4-5, 6-8, 9-15, 16+ */
+    int no_clock;                      /* tests: costs stay as assumed, so that a run can be repeated */
 };
 void lk_policy_init(struct lk_policy *p);
 void lk_policy_step(struct lk_policy *p, int rows, double seconds);

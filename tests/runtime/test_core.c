@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "runtime/fake_model.h"
+#include "runtime/fake_oracle.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,6 +38,7 @@ static void bench_open(struct bench *b, int pages, int slots, int parallel, int 
     fake_model_open(&b->m);
     lk_state_open(&b->s, &fake_dev, &fake_shape, &so, &e);
     assert_int_equal(lk_core_init(&b->c, b->m, b->s, NULL, &o, &e), 0);
+    b->c.policy.no_clock = 1; /* the same cases each run */
     fake_corrupt = fake_mtp_holes = 0;
 }
 
@@ -49,46 +51,6 @@ static void bench_close(struct bench *b, int pages, int slots)
     lk_model_close(b->m);
     assert_int_equal(fake_corrupt, 0);
 }
-
-/* The oracle: one token after another from the logits' definition. Returns tokens made. */
-static int plain(const struct lk_request *r, int ctx, int32_t *out)
-{
-    struct lk_cand cands[FV];
-    int32_t ids[2048];
-    int n = (int)r->n_ids, made = 0, count[FV] = {0}, in_prompt[FV] = {0};
-    memcpy(ids, r->ids, r->n_ids * 4);
-    uint64_t h = 0;
-    for (int i = 0; i < n; i++) {
-        h = fake_next(h, ids[i]);
-        in_prompt[ids[i]] = 1;
-    }
-    while (n < ctx && (r->max_tokens <= 0 || made < r->max_tokens)) {
-        float row[FV];
-        fake_logits(h, n > 1 ? ids[n - 2] : -1, ids[n - 1], row);
-        for (int v = 0; v < FV_USED; v++) {
-            float rep = count[v] || in_prompt[v] ? r->sampling.repetition : 1;
-            float add = count[v] ? -r->sampling.presence - r->sampling.frequency * (float)count[v] : 0;
-            row[v] = lk_sample_edit(row[v], rep, add);
-        }
-        for (int i = 0; i < r->sampling.n_bias; i++) row[r->sampling.bias[i].id] += r->sampling.bias[i].add;
-        int32_t id = lk_sample_row(&r->sampling, row, FV_USED, (uint64_t)n, cands);
-        out[made++] = ids[n++] = id;
-        count[id]++;
-        h = fake_next(h, id);
-        for (int i = 0; i < r->n_stop_ids; i++)
-            if (r->stop_ids[i] == id) return made;
-    }
-    return made;
-}
-
-static const struct lk_sampling kinds[] = {
-    {.temp = 0, .top_p = 1, .repetition = 1},
-    {.temp = 0.8f, .top_p = 0.9f, .top_k = 20, .repetition = 1},
-    {.temp = 1, .top_p = 1, .repetition = 1},
-    {.temp = 0, .top_p = 1, .repetition = 1.2f, .presence = 0.5f, .frequency = 0.3f},
-    {.temp = 1.2f, .top_p = 0.95f, .top_k = 10, .repetition = 1.1f, .presence = 1.5f},
-    {.temp = 0.7f, .top_p = 0.8f, .min_p = 0.05f, .repetition = 1, .frequency = 0.2f},
-};
 
 /* One request to its end, alone. */
 static struct lk_seq *run_alone(struct bench *b, const struct lk_request *r)
@@ -119,11 +81,6 @@ static void check_tokens(const struct lk_seq *q, const struct lk_request *r, int
     }
 }
 
-static void prompt_make(int32_t *ids, int n, uint64_t seed)
-{
-    for (int i = 0; i < n; i++) ids[i] = (int32_t)(fake_mix(seed * 1000 + (uint64_t)i / 3) % FV_USED);
-}
-
 /* Every draft length, every kind of sampling, prompt lengths around page and chunk edges. */
 static void drafts_change_nothing(void **state)
 {
@@ -132,7 +89,7 @@ static void drafts_change_nothing(void **state)
         struct bench b;
         bench_open(&b, 64, 6, 2, draft, 0, NULL);
         uint64_t accepted = 0;
-        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (size_t k = 0; k < N_KINDS; k++)
             for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
                 int32_t ids[512];
                 prompt_make(ids, lengths[l], 17 + l * 7 + k);
@@ -349,7 +306,7 @@ static void case_prompt(struct live *v, int32_t (*old)[1024], int *old_n, int n_
 static void case_request(struct live *v)
 {
     v->r.max_tokens = 1 + (int)rnd(60);
-    v->r.sampling = kinds[rnd(sizeof kinds / sizeof *kinds)];
+    v->r.sampling = kinds[rnd(N_KINDS)];
     v->r.sampling.seed = rnd(1000);
     v->r.sampling.bias = v->bias;
     v->r.sampling.n_bias = (int)rnd(3);
