@@ -16,6 +16,7 @@ struct command {
 
 /* A subcommand gets its line here when its file lands. */
 static const struct command commands[] = {
+    {"run", LK_CMD_RUN, cmd_run, "[-m MODEL] [-p TEXT]", "answer a prompt; on a terminal without one, chat"},
     {"score", LK_CMD_SCORE, cmd_score, "[-m MODEL] --ids FILE.json", "likelihood of token ids, and every number on the way"},
     {"convert", LK_CMD_CONVERT, cmd_convert, "IN OUT", "write a model in other formats, as a Hugging Face folder"},
     {"probe", LK_CMD_PROBE, cmd_probe, "[-m MODEL]", "what this machine can do, and for a model"},

@@ -5,6 +5,7 @@
 
 #include "args/options.h"
 #include "runtime/core.h"
+#include "runtime/ranks.h"
 
 struct lk_host {
     struct lk_artifact *artifact;
@@ -12,6 +13,7 @@ struct lk_host {
     struct lk_dev *dev;
     struct lk_model *model;
     struct lk_state *state;
+    struct lk_ranks *ranks; /* the other devices' processes */
     struct lk_core core;
     char about[512]; /* one line: model, device, context, KV, slots */
 };
