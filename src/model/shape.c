@@ -92,7 +92,8 @@ static int check_relations(const struct lk_config *c, struct lk_err *e)
 
 int lk_shape_read(struct lk_shape *s, const struct lk_config *c, struct lk_err *e)
 {
-    if (strcmp(c->arch, "qwen3_5") && strcmp(c->arch, "qwen35"))
+    /* nested and flat Hugging Face configs, and GGUF */
+    if (strcmp(c->arch, "qwen3_5") && strcmp(c->arch, "qwen3_5_text") && strcmp(c->arch, "qwen35"))
         return lk_fail(e, LK_EINPUT,
                        "config: architecture: expected qwen3_5 (Qwen3.5, 3.6, 3.8 dense), found "
                        "'%.60s'; laoka runs this family only",
