@@ -30,7 +30,8 @@ struct lk_chat_opts { /* what chat_template_kwargs says; -1 / 0 = not given */
     int add_generation_prompt, enable_thinking, preserve_thinking,
         add_vision_id; /* -1 undefined, 0 false, 1 true, 2 null */
     int effort_given;
-    int system_anywhere; /* 1: a system message after the first is a system turn where it stands; the templates refuse it */
+    int system_anywhere; /* 1: a system message after the first is a system turn where it stands;
+                            the templates refuse it */
     char reasoning_effort[64]; /* as Python's str() prints it */
 };
 void lk_chat_opts_init(struct lk_chat_opts *o);
@@ -49,9 +50,9 @@ struct lk_prompt {
     int thinking_open; /* the prompt ends inside <think> */
 };
 void lk_prompt_free(struct lk_prompt *p);
-/* A tool call with a string "raw" renders as those bytes: a replay of what was sampled, which may differ from
- * the template's own spelling and must meet the same prefix.
- * LK_EREQUEST with the template's own text (e.g. "No messages provided.") when it raises. */
+/* A tool call with a string "raw" renders as those bytes: a replay of what was sampled, which may
+ * differ from the template's own spelling and must meet the same prefix. LK_EREQUEST with the
+ * template's own text (e.g. "No messages provided.") when it raises. */
 int lk_chat_render(enum lk_dialect d, const json_t *messages, const json_t *tools,
                    const struct lk_chat_opts *o, struct lk_prompt *out, struct lk_err *e);
 /* Arguments of tool calls that are a JSON string become the object it holds ("" the empty one).

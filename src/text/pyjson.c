@@ -95,6 +95,32 @@ json_t *lk_json_parse(const char *text, size_t len, struct lk_err *e)
     return v;
 }
 
+static json_t *plain(const char *number)
+{
+    double d = strtod(number, NULL);
+    return isfinite(d) ? json_real(d) : json_null();
+}
+
+void lk_json_plain(json_t *v)
+{
+    const char *k;
+    size_t i;
+    json_t *x;
+    if (json_is_object(v)) {
+        void *tmp;
+        json_object_foreach_safe(v, tmp, k, x)
+        {
+            lk_json_plain(x);
+            if (lk_json_bignum(x)) json_object_set_new(v, k, plain(lk_json_bignum(x)));
+        }
+    }
+    json_array_foreach(v, i, x)
+    {
+        lk_json_plain(x);
+        if (lk_json_bignum(x)) json_array_set_new(v, i, plain(lk_json_bignum(x)));
+    }
+}
+
 void lk_py_float(double d, char *out)
 {
     char e[40], digits[24];

@@ -18,6 +18,9 @@
 json_t *lk_json_parse(const char *text, size_t len, struct lk_err *e);
 /* The number's text ("123...", "Infinity", "-Infinity") or NULL. */
 const char *lk_json_bignum(const json_t *v);
+/* Replaces marked numbers inside v by the nearest double (null past it), for readers that know
+ * jansson only. */
+void lk_json_plain(json_t *v);
 /* json.dumps(v, ensure_ascii=False). 0 or LK_ENOMEM. */
 int lk_json_dump(const json_t *v, struct lk_buf *out);
 /* Bytes as a JSON string with its quotes. */

@@ -269,6 +269,7 @@ static void call_end(struct lk_reply *r)
         args_add(r, "{}", 2);
     json_t *args = lk_json_parse(r->args.data, r->args.len, NULL), *call = json_object();
     if (!args) args = json_object();
+    lk_json_plain(args);
     if (json_object_set_new(call, "name", json_stringn_nocheck(r->name.data, r->name.len)) ||
         json_object_set_new(call, "arguments", args) ||
         json_object_set_new(call, "text", json_stringn_nocheck(r->args.data, r->args.len)))
