@@ -41,11 +41,17 @@ struct cpu_dev {
     size_t worker_bytes;
 };
 
+/* One weight of a mat, as the kernels read it: the caller's bytes, or `owned` after a repack. */
+struct cpu_part {
+    struct lk_weight w;
+    const float *table; /* NVFP4: f32 of each scale code, four times each; inside `owned` */
+    int kern;           /* index of the instruction set's decoder for this format */
+    void *owned;
+};
+
 struct lk_mat {
     struct lk_mat_head head; /* first: lk_mat_head() reads it */
-    struct lk_weight
-        *parts;   /* what the kernels read: the caller's bytes, or `owned` after a repack */
-    void **owned; /* [head.n_parts] repacked bytes or NULL */
+    struct cpu_part *parts;
 };
 
 static inline struct cpu_dev *cpu_of(struct lk_dev *d)
@@ -64,7 +70,7 @@ float *cpu_row(struct cpu_dev *c, int worker);
 
 /* The oracle's ops (ref.c, ref_attn.c, ref_gdn.c) and what they need in `work` for a model. */
 void cpu_ref_ops(struct lk_ops *o);
-size_t cpu_ref_work(const struct lk_dev_need *n);
+size_t cpu_ref_work(const struct lk_dev_need *n, int threads);
 void cpu_ref_attn(struct lk_dev *d, const struct lk_attn_args *a);
 void cpu_ref_gdn(struct lk_dev *d, const struct lk_gdn_args *a);
 void cpu_ref_gdn_fold(struct lk_dev *d, const struct lk_gdn_fold_args *a);

@@ -3,7 +3,9 @@
  * so that a step allocates nothing. */
 #include "cpu/cpu.h"
 #include "cpu/cpu_mat.h"
+#include "cpu/kern.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/sysinfo.h>
@@ -32,7 +34,12 @@ float *cpu_row(struct cpu_dev *c, int worker)
     return (float *)c->row.p + (size_t)worker * (size_t)c->max_k;
 }
 
-int cpu_reserve_row(struct cpu_dev *c, int64_t k, struct lk_err *e)
+static int rows_reserved(const struct cpu_dev *c)
+{
+    return c->need.max_rows > CPU_SMALL_ROWS ? c->need.max_rows : CPU_SMALL_ROWS;
+}
+
+int cpu_reserve_k(struct cpu_dev *c, int64_t k, struct lk_err *e)
 {
     if (k <= c->max_k) return 0;
     int64_t k16 = (k + 15) / 16 * 16;
@@ -40,6 +47,8 @@ int cpu_reserve_row(struct cpu_dev *c, int64_t k, struct lk_err *e)
     if (lk_mul_size((size_t)k16 * sizeof(float), (size_t)c->threads, &bytes))
         return lk_fail(e, LK_ENOMEM, "cpu: a weight row of %lld columns is too long", (long long)k);
     int rc = cpu_buf_grow(&c->row, bytes, "weight rows", e);
+    if (!rc && c->kern)
+        rc = cpu_buf_grow(&c->work, c->kern->linear_work(k16, rows_reserved(c)), "step work", e);
     if (!rc) c->max_k = k16;
     return rc;
 }
@@ -67,6 +76,25 @@ static void cpu_info(struct lk_dev *d, struct lk_dev_info *out)
     out->mem_free = (size_t)(si.freeram + si.bufferram) * si.mem_unit;
 }
 
+/* Everything the ops of a step will need, for the sizes in c->need. */
+static int cpu_reserve(struct cpu_dev *c, struct lk_err *e)
+{
+    const struct lk_dev_need *n = &c->need;
+    int64_t k = n->hidden > n->inter ? n->hidden : n->inter;
+    size_t work = c->kern ? c->kern->work(n, c->threads) : cpu_ref_work(n, c->threads);
+    int rc = cpu_buf_grow(&c->work, work, "step work", e);
+    if (!rc && c->kern)
+        rc = cpu_buf_grow(&c->work,
+                          c->kern->linear_work(k > c->max_k ? k : c->max_k, rows_reserved(c)),
+                          "step work", e);
+    if (!rc && c->kern) {
+        size_t each = c->kern->worker(n);
+        rc = cpu_buf_grow(&c->worker, each * (size_t)c->threads, "thread work", e);
+        if (!rc) c->worker_bytes = each;
+    }
+    return rc ? rc : cpu_reserve_k(c, k, e);
+}
+
 static int cpu_check(struct lk_dev *d, const struct lk_dev_need *n, struct lk_err *e)
 {
     struct cpu_dev *c = cpu_of(d);
@@ -92,15 +120,7 @@ static int cpu_check(struct lk_dev *d, const struct lk_dev_need *n, struct lk_er
         return lk_fail(e, LK_EINPUT, "cpu: a step of %d rows and %d lanes", n->max_rows,
                        n->max_lanes);
     c->need = *n;
-    int rc = cpu_buf_grow(
-        &c->work, cpu_ref_work(n) + (size_t)c->threads * 128 * 128 * sizeof(float), "step work", e);
-    return rc ? rc : cpu_reserve_row(c, n->hidden > n->inter ? n->hidden : n->inter, e);
-}
-
-size_t cpu_ref_work(const struct lk_dev_need *n)
-{
-    size_t q = (size_t)n->n_q * LK_HEAD, qkv = (size_t)(2 * n->hk + n->hv) * 128;
-    return (size_t)n->max_rows * (q > qkv ? q : qkv) * sizeof(float);
+    return cpu_reserve(c, e);
 }
 
 /* ---- memory: zero pages come from the system when first touched; the block's true start lies just
@@ -162,14 +182,45 @@ static int cpu_graph_begin(struct lk_dev *d, uint64_t key)
 
 static void cpu_graph_none(struct lk_dev *d) {}
 
+/* ---- instruction sets, best first ---- */
+
+static const struct cpu_kern *const kerns[] = {
+#if defined(__x86_64__)
+    &cpu_kern_avx512,
+    &cpu_kern_avx2,
+#endif
+    &cpu_kern_scalar,
+};
+enum { N_KERNS = sizeof kerns / sizeof *kerns };
+
+static void kerns_init(void)
+{
+    for (int i = 0; i < N_KERNS; i++)
+        if (kerns[i]->usable()) kerns[i]->init();
+}
+
 static int cpu_pick(struct cpu_dev *c, const char *isa, struct lk_err *e)
 {
-    if (!isa || !strcmp(isa, "ref")) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, kerns_init);
+    if (isa && !strcmp(isa, "ref")) {
         c->isa = "ref";
         cpu_ref_ops(&c->ops);
         return 0;
     }
-    return lk_fail(e, LK_EINPUT, "cpu: no instruction set \"%s\" here; one of: ref", isa);
+    for (int i = 0; i < N_KERNS; i++) {
+        if (isa && strcmp(isa, kerns[i]->name)) continue;
+        if (!kerns[i]->usable()) {
+            if (isa) return lk_fail(e, LK_EINPUT, "cpu: this processor has no %s", isa);
+            continue;
+        }
+        c->kern = kerns[i];
+        c->isa = c->kern->name;
+        c->kern->ops(&c->ops);
+        return 0;
+    }
+    return lk_fail(e, LK_EINPUT,
+                   "cpu: no instruction set \"%s\"; one of: ref, scalar, avx2, avx512", isa);
 }
 
 int lk_cpu_open(struct lk_dev **out, int threads, const char *isa, struct lk_err *e)

@@ -3,6 +3,9 @@
  * need not. */
 #include "cpu/cpu_mat.h"
 
+#include "base/num.h"
+#include "cpu/kern.h"
+
 #include <limits.h>
 
 static int mat_check(enum lk_mat_kind kind, const struct lk_weight *p, int n, struct lk_err *e)
@@ -25,26 +28,60 @@ static int mat_check(enum lk_mat_kind kind, const struct lk_weight *p, int n, st
     return 0;
 }
 
+/* The f32 of each scale code with the tensor's own scale in it, as the oracle rounds it; four times
+ * each, so that a kernel loads a lane's worth at once. 4 KB, in the cache while a weight is read.
+ */
+static int part_table(struct cpu_part *p, struct lk_err *e)
+{
+    float *t = lk_aligned(256 * 4 * sizeof *t);
+    if (!t) return lk_fail(e, LK_ENOMEM, "cpu: no memory for a table of scales");
+    for (int c = 0; c < 256; c++) {
+        float s = lk_e4m3_to_f32((uint8_t)c);
+        s = p->w.global_div ? s / p->w.global : s * p->w.global;
+        for (int i = 0; i < 4; i++) t[c * 4 + i] = s;
+    }
+    p->table = p->owned = t;
+    return 0;
+}
+
+static int part_load(struct cpu_dev *c, struct cpu_part *p, const struct lk_weight *w,
+                     struct lk_err *e)
+{
+    p->w = *w;
+    if (!c->kern) return 0;
+    p->kern = c->kern->pick(w);
+    return w->fmt == LK_FMT_NVFP4 ? part_table(p, e) : 0;
+}
+
 int cpu_mat_load(struct lk_dev *d, enum lk_mat_kind kind, const struct lk_weight *parts,
                  int n_parts, struct lk_mat **out, struct lk_err *e)
 {
+    struct cpu_dev *c = cpu_of(d);
     *out = NULL;
     int rc = mat_check(kind, parts, n_parts, e);
-    if (!rc) rc = cpu_reserve_row(cpu_of(d), parts[0].k, e);
+    if (!rc) rc = cpu_reserve_k(c, parts[0].k, e);
     if (rc) return rc;
     struct lk_mat *m = lk_calloc(1, sizeof *m);
     if (m) m->parts = lk_calloc((size_t)n_parts, sizeof *m->parts);
-    if (m) m->owned = lk_calloc((size_t)n_parts, sizeof *m->owned);
-    if (!m || !m->parts || !m->owned) {
+    if (!m || !m->parts) {
         cpu_mat_free(d, m);
         return lk_fail(e, LK_ENOMEM, "cpu: no memory for a linear");
     }
     m->head = (struct lk_mat_head){.kind = kind, .n_parts = n_parts, .k = parts[0].k};
-    for (int i = 0; i < n_parts; i++) {
-        m->parts[i] = parts[i];
+    for (int i = 0; i < n_parts && !rc; i++) {
+        rc = part_load(c, m->parts + i, parts + i, e);
         m->head.n += parts[i].n;
         m->head.bytes += lk_weight_bytes(parts + i);
     }
+    if (rc) {
+        cpu_mat_free(d, m);
+        return rc;
+    }
+    /* one layout of x serves gate and up: formats that want different ones take the oracle's
+     * decode, kernel 0 */
+    if (c->kern && kind == LK_MAT_GATE_UP &&
+        c->kern->order(m->parts[0].kern) != c->kern->order(m->parts[1].kern))
+        m->parts[0].kern = m->parts[1].kern = 0;
     *out = m;
     return 0;
 }
@@ -52,8 +89,7 @@ int cpu_mat_load(struct lk_dev *d, enum lk_mat_kind kind, const struct lk_weight
 void cpu_mat_free(struct lk_dev *d, struct lk_mat *m)
 {
     if (!m) return;
-    for (int i = 0; i < m->head.n_parts; i++) lk_free(m->owned[i]);
-    lk_free(m->owned);
+    for (int i = 0; m->parts && i < m->head.n_parts; i++) lk_free(m->parts[i].owned);
     lk_free(m->parts);
     lk_free(m);
 }

@@ -8,7 +8,7 @@
 int cpu_mat_load(struct lk_dev *d, enum lk_mat_kind kind, const struct lk_weight *parts,
                  int n_parts, struct lk_mat **out, struct lk_err *e);
 void cpu_mat_free(struct lk_dev *d, struct lk_mat *m);
-/* Row scratch for rows of k columns (cpu_dev.c). */
-int cpu_reserve_row(struct cpu_dev *c, int64_t k, struct lk_err *e);
+/* Work memory for weights of k columns (cpu_dev.c). */
+int cpu_reserve_k(struct cpu_dev *c, int64_t k, struct lk_err *e);
 
 #endif

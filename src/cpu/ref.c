@@ -11,7 +11,7 @@
 
 static void ref_embed(struct lk_dev *d, const struct lk_mat *m, const int32_t *ids, int T, float *x)
 {
-    const struct lk_weight *w = m->parts;
+    const struct lk_weight *w = &m->parts[0].w;
     for (int t = 0; t < T; t++) {
         float *y = x + (size_t)t * (size_t)w->k;
         if (ids[t] < 0 || ids[t] >= w->n)
@@ -81,7 +81,7 @@ static void ref_linear(struct lk_dev *d, const struct lk_linear_args *a)
     struct cpu_dev *c = cpu_of(d);
     struct lin_job j = {c, NULL, a, 0};
     for (int p = 0; p < a->w->head.n_parts; p++) {
-        j.w = a->w->parts + p;
+        j.w = &a->w->parts[p].w;
         lk_pool_run(c->pool, (int)j.w->n, lin_row, &j);
         j.col0 += j.w->n;
     }
@@ -95,7 +95,7 @@ struct gate_job {
 static void gate_row(void *arg, int i, int worker)
 {
     const struct gate_job *j = arg;
-    const struct lk_weight *g = j->a->w->parts, *u = g + 1;
+    const struct lk_weight *g = &j->a->w->parts[0].w, *u = &j->a->w->parts[1].w;
     float *row = cpu_row(j->c, worker), *out = j->a->out;
     for (int t = 0; t < j->a->T; t++) { /* decodes twice a row: plain beats fast here */
         const float *x = (const float *)j->a->x + (size_t)t * (size_t)g->k;
@@ -110,7 +110,7 @@ static void gate_row(void *arg, int i, int worker)
 static void ref_gate_up(struct lk_dev *d, const struct lk_gate_up_args *a)
 {
     struct gate_job j = {cpu_of(d), a};
-    lk_pool_run(j.c->pool, (int)a->w->parts[0].n, gate_row, &j);
+    lk_pool_run(j.c->pool, (int)a->w->parts[0].w.n, gate_row, &j);
 }
 
 /* ---- plain vectors ---- */
@@ -183,6 +183,13 @@ static void ref_edit(struct lk_dev *d, const struct lk_edit_args *a)
         float v = *l > 0 ? *l / a->rep[i] : *l * a->rep[i];
         *l = v + a->add[i];
     }
+}
+
+size_t cpu_ref_work(const struct lk_dev_need *n, int threads)
+{
+    size_t q = (size_t)n->n_q * LK_HEAD, qkv = (size_t)(2 * n->hk + n->hv) * 128;
+    return ((size_t)n->max_rows * (q > qkv ? q : qkv) + (size_t)threads * 128 * 128) *
+           sizeof(float);
 }
 
 void cpu_ref_ops(struct lk_ops *o)

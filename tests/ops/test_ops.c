@@ -161,7 +161,7 @@ static int parse(struct opts *o, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    static const char *const sets[] = {"ref"};
+    static const char *const sets[] = {"scalar", "avx2", "avx512"};
     struct opts o = {0};
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (ot_table_all(&table) < 1) return 1;
