@@ -28,9 +28,9 @@ struct toy {
     enum toy_fmt mixer, mlp, head, small; /* small: in_proj_a, in_proj_b, mtp.fc */
 };
 
-#define TOY_TOKENS 12
-#define TOY_VOCAB  192
-#define TOY_S(name, fmt) {name, 256, 384, TOY_VOCAB, "gf", 8, 2, 16, 16, 1, fmt, fmt, TOY_BF16, TOY_BF16}
+#define TOY_TOKENS 10
+#define TOY_VOCAB  256
+#define TOY_S(name, fmt) {name, 256, 512, TOY_VOCAB, "gf", 8, 2, 16, 16, 1, fmt, fmt, TOY_BF16, TOY_BF16}
 /* the same table stands in toy.py; stored logits are in this order */
 static const struct toy toys[] = {
     TOY_S("bf16", TOY_BF16),

@@ -1,6 +1,6 @@
 """Stored logits of the toy models of tests/model/toy.h: the same bytes in numpy, through transformers.
 
-    toy.py make OUT      writes OUT (f32: for each toy, logits [12, 192] then mtp [11, 192])
+    toy.py make OUT      writes OUT (f32: for each toy, logits [10, 256] then mtp [9, 256])
     toy.py check OLD     re-makes and compares with what is stored (1e-5 absolute)
     toy.py folder NAME DIR   writes a toy as a model folder, for looking at"""
 import json
@@ -11,8 +11,8 @@ import tempfile
 
 import numpy as np
 
-TOKENS, VOCAB = 12, 192
-SMALL = dict(hidden=256, inter=384, layers="gf", n_q=8, n_kv=2, hk=16, hv=16, tied=True, head="bf16", small="bf16")
+TOKENS, VOCAB = 10, 256
+SMALL = dict(hidden=256, inter=512, layers="gf", n_q=8, n_kv=2, hk=16, hv=16, tied=True, head="bf16", small="bf16")
 BIG = dict(hidden=256, inter=512, layers="gf", n_q=24, n_kv=4, hk=16, hv=48, tied=False)
 FORMATS = ["bf16", "f16", "f32", "fp8-block", "fp8-channel", "fp8-tensor", "nvfp4-ct", "nvfp4-modelopt", "int8", "ct4",
            "ct4-asym", "ct8", "gptq", "awq"]
