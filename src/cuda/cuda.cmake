@@ -1,5 +1,6 @@
 # Kernels: every src/cuda/*.cu becomes images that are embedded in the program, by whatever toolkits are here:
 #   "fat"            cubins of sm_75, sm_80, sm_90 and PTX for later cards, by an nvcc 12 or 13
+#   "sm_90a"         of the files named *_90a.cu (warpgroup products): loaded on sm_90 alone, beside "fat"
 #   "sm_70","ptx_70" the Volta cubin and its PTX, by an nvcc that still has sm_70 (11.8 to 12.9), or by NVRTC 12 from
 #                    .venv-cuda70 (`tools/setup cuda70`, 68 MB)
 # Neither gives a complete program that says, on a card, which code it lacks. Nothing of CUDA is linked.
@@ -32,6 +33,16 @@ file(MAKE_DIRECTORY ${IMG_DIR})
 set(IMAGES "")
 foreach(cu ${CUDA_KERNELS})
     get_filename_component(name ${cu} NAME_WE)
+    if(name MATCHES "_90a$")
+        if(LK_NVCC_FAT)
+            add_custom_command(OUTPUT ${IMG_DIR}/${name}.sm_90a DEPENDS ${cu} ${CUDA_HEADERS}
+                COMMAND ${LK_NVCC_FAT} ${LK_CUDA_FLAGS} -gencode arch=compute_90a,code=sm_90a -fatbin
+                        -o ${IMG_DIR}/${name}.sm_90a ${cu}
+                COMMENT "nvcc ${name}.cu" VERBATIM)
+            list(APPEND IMAGES ${IMG_DIR}/${name}.sm_90a)
+        endif()
+        continue()
+    endif()
     if(LK_NVCC_FAT)
         set(gen "")
         foreach(a ${LK_CUDA_ARCHS})

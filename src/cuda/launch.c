@@ -39,7 +39,8 @@ int cu_modules_load(struct cu_dev *d, const char *image, struct lk_err *e)
     const char *kind = image_kind(d, image, e);
     if (!kind) return e ? e->code : LK_EINPUT;
     for (const struct cu_image *i = cu_images; i->name; i++) {
-        if (strcmp(i->kind, kind)) continue;
+        int own = d->arch == 90 && !strcmp(i->kind, "sm_90a"); /* what only this card has comes on top */
+        if (strcmp(i->kind, kind) && !own) continue;
         if (d->n_modules == CU_MAX_MODULES) return lk_fail(e, LK_EINPUT, "cuda: more than %d images", CU_MAX_MODULES);
         CUresult r = d->drv->module_load(&d->modules[d->n_modules], i->data);
         if (r != CU_OK)

@@ -14,18 +14,24 @@
 
 #include <stddef.h>
 
+#ifdef __CUDACC__
+#define LK_HD __host__ __device__ /* these formulas hold in kernels too */
+#else
+#define LK_HD
+#endif
+
 #define LK_HEAD 256  /* head size of the attention kernels */
 #define LK_KV_GROUP 64
 
 enum lk_kv_kind { LK_KV_I8 = 0, LK_KV_BF16 = 1, LK_KV_F32 = 2 };
 
-static inline size_t lk_kv_half_bytes(enum lk_kv_kind kind, int n_kv) /* K or V part of a page */
+static inline LK_HD size_t lk_kv_half_bytes(enum lk_kv_kind kind, int n_kv) /* K or V part of a page */
 {
     size_t elems = (size_t)n_kv * LK_PAGE * LK_HEAD;
     return kind == LK_KV_I8 ? elems + elems / LK_KV_GROUP * 2 : kind == LK_KV_BF16 ? elems * 2 : elems * 4;
 }
 
-static inline size_t lk_kv_page_bytes(enum lk_kv_kind kind, int n_kv)
+static inline LK_HD size_t lk_kv_page_bytes(enum lk_kv_kind kind, int n_kv)
 {
     return 2 * lk_kv_half_bytes(kind, n_kv);
 }

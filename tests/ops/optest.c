@@ -258,14 +258,14 @@ static double out_share(const struct op_run *ref, const struct op_out *a, const 
         double d = fabs((double)a->v[i] - b->v[i]);
         if (d == 0 || (isinf(a->v[i]) && a->v[i] == b->v[i])) continue;
         /* f16 also has a smallest step, 2^-24 */
-        double room = a->tol * (fabs((double)a->v[i]) + rms) + half * fabs((double)a->v[i]) +
+        double room = b->tol * (fabs((double)a->v[i]) + rms) + half * fabs((double)a->v[i]) +
                       (half > 0 ? 0x1p-25 : 0);
         double share = room > 0 ? d / room : INFINITY;
         if (isnan(share)) share = INFINITY;
         if (share > 1 && worst <= 1)
             printf(
                 "  %s: %s[%zu] is %.9g, the oracle has %.9g (tolerance %.3g of value + rms %.3g)\n",
-                ref->c->name, a->name, i, b->v[i], a->v[i], a->tol, rms);
+                ref->c->name, a->name, i, b->v[i], a->v[i], b->tol, rms);
         if (share > worst) worst = share;
     }
     return worst;

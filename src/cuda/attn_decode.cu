@@ -1,0 +1,472 @@
+/* Decode attention over INT8 and BF16 pages, and the merge of its partial sums.
+ *
+ * A block of 4 warps takes one KV head, up to 4 token rows (times the query group: the columns, in tiles of 8) and one
+ * split of the key axis, a page of 64 keys at a time. Keys lie on the wide side of the tensor op: warp w scores keys
+ * 16w..16w+15 over all 256 dims, codes going from the ring straight into fragments as exact integers; the K scale of a group
+ * multiplies its FP32 partial score. Maxima and weights pass through shared memory (2 barriers a page); then warp w
+ * adds up 64 output dims (one V scale group, folded into the weights) over the 64 keys in FP32. Each thread
+ * copies ahead exactly the bytes it will use itself, so the ring needs no barrier.
+ * Every number of a row is computed in an order that only its own position decides: batch-invariant.
+ * Regime: T <= 16 split (bytes: the cache once, 2112 a token at 4 KV heads); direct: any T, one block walks all keys. */
+#include "cuda/attn_shared.h"
+#include "cuda/frag.cuh"
+
+#define THREADS 128
+#define P_SHIFT 6.f /* weights are at most 2^6: after the V scale they stay normal in FP16 */
+
+struct task {
+    int row0, nr, cols, kvh, pos0; /* first batch row, rows, columns = rows * group, position of the first row */
+    int window, k0, k1;            /* keys [k0, k1), k0 a multiple of 64 */
+    const int32_t *pages;
+};
+
+static __device__ bool task_find(const struct lk_attn_params &p, struct task *t, int *split)
+{
+    int groups = gridDim.x / (p.n_kv * (p.direct ? 1 : p.n_splits));
+    int x = blockIdx.x, rg = x % groups;
+    x /= groups;
+    t->kvh = x % p.n_kv;
+    *split = p.direct ? 0 : p.n_splits - 1 - x / p.n_kv; /* the long splits start first */
+    const struct lk_lane &l = p.lanes[blockIdx.y];
+    t->nr = min(LK_ATTN_ROWS, l.rows - rg * LK_ATTN_ROWS);
+    if (t->nr <= 0)
+        return false;
+    t->cols = t->nr * (p.n_q / p.n_kv);
+    t->row0 = l.row0 + rg * LK_ATTN_ROWS;
+    t->pos0 = l.pos0 + rg * LK_ATTN_ROWS;
+    t->window = p.window;
+    t->pages = p.pages + l.page0;
+    int lo = p.window > 0 ? max(0, t->pos0 - p.window) & ~63 : 0;
+    t->k0 = p.direct ? lo : max(lo, lk_attn_split_at(*split));
+    t->k1 = t->pos0 + t->nr;
+    if (!p.direct)
+        t->k1 = min(t->k1, lk_attn_split_at(*split + 1));
+    return t->k0 < t->k1;
+}
+
+/* May query column n of the block see this key? */
+static __device__ __forceinline__ bool sees(const struct task &t, int group, int n, int key)
+{
+    int pos = t.pos0 + n / group;
+    return key <= pos && (t.window == 0 || key >= pos - t.window);
+}
+
+template <int KIND> struct geom {
+    static constexpr int elem = KIND == LK_KV_I8 ? 1 : 2;
+    static constexpr int k_bytes = 64 * elem * 2; /* a thread's share of 16 keys x 256 dims */
+    static constexpr int v_bytes = 64 * elem * 2; /* and of 64 keys x 64 dims */
+    static constexpr int stage = THREADS * (k_bytes + v_bytes);
+};
+
+/* Shared memory: ring of 2 stages | queries as B fragments | weights as B fragments | maxima | V scales | sums */
+template <int KIND, int NT> struct smem_map {
+    static constexpr int q = 2 * geom<KIND>::stage;
+    static constexpr int p = q + NT * 4096;
+    static constexpr int mx = p + NT * 1024;
+    static constexpr int vs = mx + 4 * NT * 8 * 4;
+    static_assert(vs + 4 * 64 * 2 == 2 * geom<KIND>::stage + NT * 5248 + 512, "lk_attn_decode_smem says the same");
+};
+
+#if __CUDA_ARCH__ >= 800
+
+/* Queries to B fragments: [group of 64 dims][k-step pair][tile][lane] 16 bytes = dims 16c + 8 pair .. + 7. */
+template <int NT> static __device__ void load_q(const struct lk_attn_params &p, const struct task &t, uint8_t *smem)
+{
+    int group = p.n_q / p.n_kv;
+    for (int i = threadIdx.x; i < 8 * NT * 32; i += THREADS) {
+        int lane = i & 31, nt = (i >> 5) % NT, gp = (i >> 5) / NT;
+        int n = nt * 8 + (lane >> 2), dim = (gp >> 1) * 64 + (lane & 3) * 16 + (gp & 1) * 8;
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (n < t.cols) {
+            size_t at = ((size_t)(t.row0 + n / group) * p.n_q + t.kvh * group + n % group) * LK_HEAD + dim;
+            v = *(const uint4 *)((const uint16_t *)p.q + at);
+        }
+        ((uint4 *)smem)[i] = v;
+    }
+}
+
+struct page_ptr {
+    const uint8_t *k, *v;
+    const uint16_t *ks, *vs;
+};
+
+template <int KIND>
+static __device__ __forceinline__ struct page_ptr page_at(const struct lk_attn_params &p, const struct task &t, int page)
+{
+    size_t elems = (size_t)p.n_kv * LK_PAGE * LK_HEAD, half = lk_kv_half_bytes((enum lk_kv_kind)KIND, p.n_kv);
+    struct page_ptr r;
+    r.k = p.kv + (size_t)page * 2 * half + (size_t)t.kvh * LK_PAGE * LK_HEAD * geom<KIND>::elem;
+    r.v = r.k + half;
+    r.ks = (const uint16_t *)(p.kv + (size_t)page * 2 * half + elems) + t.kvh * LK_PAGE * 4;
+    r.vs = (const uint16_t *)((const uint8_t *)r.ks + half);
+    return r;
+}
+
+/* Starts the copies of one page into a stage: 16-byte slots [i][thread], then 8- or 16-byte slots for V. */
+template <int KIND> static __device__ __forceinline__ void ring_issue(uint8_t *stage, const struct page_ptr &pg)
+{
+    constexpr int E = geom<KIND>::elem;
+    int tid = threadIdx.x, w = tid >> 5, g = (tid & 31) >> 2, c = tid & 3;
+    const uint8_t *k = pg.k + (16 * w + g) * LK_HEAD * E + c * 16 * E;
+#pragma unroll
+    for (int i = 0; i < 8; i++) /* i = group of 64 dims * 2 + (row g or g + 8) */
+#pragma unroll
+        for (int e = 0; e < E; e++)
+            lk_cp16(stage + ((i * E + e) * THREADS + tid) * 16, k + (i & 1) * 8 * LK_HEAD * E + (i >> 1) * 64 * E + e * 16);
+    uint8_t *vst = stage + THREADS * geom<KIND>::k_bytes;
+    const uint8_t *v = pg.v + 2 * c * LK_HEAD * E + w * 64 * E + g * 8 * E;
+#pragma unroll
+    for (int i = 0; i < 16; i++) { /* key 16 (i/4) + 2c + (i&1) + 8 ((i>>1)&1) */
+        const uint8_t *src = v + (16 * (i >> 2) + (i & 1) + 8 * ((i >> 1) & 1)) * LK_HEAD * E;
+        if (E == 1)
+            lk_cp8(vst + (i * THREADS + tid) * 8, src);
+        else
+            lk_cp16(vst + (i * THREADS + tid) * 16, src);
+    }
+}
+
+/* A operand of one k-step for keys g and g+8: a[0], a[2] of row g, a[1], a[3] of row g + 8. */
+template <int KIND>
+static __device__ __forceinline__ void k_frag(const uint4 *k0, const uint4 *k1, int s, uint32_t a[4])
+{
+    if (KIND == LK_KV_I8) {
+        const uint32_t *w0 = (const uint32_t *)k0, *w1 = (const uint32_t *)k1;
+        lk_i8_h2(w0[s] ^ 0x80808080u, &a[0], &a[2]);
+        lk_i8_h2(w1[s] ^ 0x80808080u, &a[1], &a[3]);
+    } else {
+        const uint32_t *w0 = (const uint32_t *)k0 + 2 * s, *w1 = (const uint32_t *)k1 + 2 * s;
+        a[0] = lk_pack_h2(lk_bf16_lo(w0[0]), lk_bf16_hi(w0[0]));
+        a[2] = lk_pack_h2(lk_bf16_lo(w0[1]), lk_bf16_hi(w0[1]));
+        a[1] = lk_pack_h2(lk_bf16_lo(w1[0]), lk_bf16_hi(w1[0]));
+        a[3] = lk_pack_h2(lk_bf16_lo(w1[1]), lk_bf16_hi(w1[1]));
+    }
+}
+
+/* Scores of 16 keys x NT*8 columns. ks: K scales of keys g and g+8, 4 halves each. */
+template <int KIND, int NT>
+static __device__ __forceinline__ void scores(const uint8_t *stage, const uint8_t *qs, const uint2 ks[2],
+                                              float acc[NT][4])
+{
+    constexpr int E = geom<KIND>::elem;
+    int tid = threadIdx.x, lane = tid & 31;
+    const uint4 *kst = (const uint4 *)stage + tid, *qf = (const uint4 *)qs + lane;
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            acc[nt][i] = 0.f;
+#pragma unroll
+    for (int G = 0; G < 4; G++) {
+        uint4 k0[E], k1[E];
+#pragma unroll
+        for (int e = 0; e < E; e++) {
+            k0[e] = kst[(2 * G * E + e) * THREADS];
+            k1[e] = kst[((2 * G + 1) * E + e) * THREADS];
+        }
+        float part[NT][4];
+#pragma unroll
+        for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                part[nt][i] = KIND == LK_KV_I8 ? 0.f : acc[nt][i];
+#pragma unroll
+        for (int pr = 0; pr < 2; pr++) {
+            uint32_t a0[4], a1[4];
+            k_frag<KIND>(k0, k1, 2 * pr, a0);
+            k_frag<KIND>(k0, k1, 2 * pr + 1, a1);
+#pragma unroll
+            for (int nt = 0; nt < NT; nt++) {
+                uint4 b = qf[((G * 2 + pr) * NT + nt) * 32];
+                lk_mma16816(part[nt], a0[0], a0[1], a0[2], a0[3], b.x, b.y);
+                lk_mma16816(part[nt], a1[0], a1[1], a1[2], a1[3], b.z, b.w);
+            }
+        }
+        float s0 = 1.f, s1 = 1.f;
+        if (KIND == LK_KV_I8) {
+            s0 = lk_half((uint16_t)((G & 2 ? ks[0].y : ks[0].x) >> (16 * (G & 1))));
+            s1 = lk_half((uint16_t)((G & 2 ? ks[1].y : ks[1].x) >> (16 * (G & 1))));
+        }
+#pragma unroll
+        for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                acc[nt][i] = KIND == LK_KV_I8 ? __fmaf_rn(part[nt][i], i < 2 ? s0 : s1, acc[nt][i]) : part[nt][i];
+    }
+}
+
+/* A operands of one k-step of V: 16 keys x 64 dims as 4 tiles; tile j holds dims 8g + 2j (row g) and 8g + 2j + 1. */
+template <int KIND>
+static __device__ __forceinline__ void v_frag(const uint8_t *vst, int t, int n_valid, uint32_t a[4][4])
+{
+    int tid = threadIdx.x, c = tid & 3;
+#pragma unroll
+    for (int h = 0; h < 2; h++) { /* keys 2c, 2c+1 then 2c+8, 2c+9 */
+        int i = 4 * t + 2 * h;
+        if (KIND == LK_KV_I8) {
+            uint2 x = ((const uint2 *)vst)[i * THREADS + tid], y = ((const uint2 *)vst)[(i + 1) * THREADS + tid];
+            lk_i8_h2(lk_prmt(x.x, y.x, 0x5140u) ^ 0x80808080u, &a[0][2 * h], &a[0][2 * h + 1]);
+            lk_i8_h2(lk_prmt(x.x, y.x, 0x7362u) ^ 0x80808080u, &a[1][2 * h], &a[1][2 * h + 1]);
+            lk_i8_h2(lk_prmt(x.y, y.y, 0x5140u) ^ 0x80808080u, &a[2][2 * h], &a[2][2 * h + 1]);
+            lk_i8_h2(lk_prmt(x.y, y.y, 0x7362u) ^ 0x80808080u, &a[3][2 * h], &a[3][2 * h + 1]);
+        } else {
+            uint4 x = ((const uint4 *)vst)[i * THREADS + tid], y = ((const uint4 *)vst)[(i + 1) * THREADS + tid];
+            int key = 16 * t + 8 * h + 2 * c;
+            if (key >= n_valid) /* beyond the lane's last token lies anything, NaN too */
+                x = make_uint4(0, 0, 0, 0);
+            if (key + 1 >= n_valid)
+                y = make_uint4(0, 0, 0, 0);
+            const uint32_t *xw = (const uint32_t *)&x, *yw = (const uint32_t *)&y;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                a[j][2 * h] = lk_pack_h2(lk_bf16_lo(xw[j]), lk_bf16_lo(yw[j]));
+                a[j][2 * h + 1] = lk_pack_h2(lk_bf16_hi(xw[j]), lk_bf16_hi(yw[j]));
+            }
+        }
+    }
+}
+
+/* o += V^T P over the 64 keys of the page, this warp's 64 dims. */
+template <int KIND, int NT>
+static __device__ __forceinline__ void values(const uint8_t *vst, const uint8_t *ps, const uint16_t *vs, int n_valid,
+                                              float o[NT][4][4])
+{
+    int lane = threadIdx.x & 31, c = lane & 3;
+#pragma unroll
+    for (int t = 0; t < 4; t++) {
+        uint32_t a[4][4];
+        v_frag<KIND>(vst, t, n_valid, a);
+        uint32_t s0 = 0, s1 = 0;
+        if (KIND == LK_KV_I8) {
+            s0 = *(const uint32_t *)(vs + 16 * t + 2 * c);
+            s1 = *(const uint32_t *)(vs + 16 * t + 2 * c + 8);
+        }
+#pragma unroll
+        for (int nt = 0; nt < NT; nt++) {
+            uint2 b = ((const uint2 *)ps)[(t * NT + nt) * 32 + lane];
+            if (KIND == LK_KV_I8) {
+                b.x = lk_h2_mul(b.x, s0);
+                b.y = lk_h2_mul(b.y, s1);
+            }
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                lk_mma16816(o[nt][j], a[j][0], a[j][1], a[j][2], a[j][3], b.x, b.y);
+        }
+    }
+}
+
+/* Running maximum, weights and their sums of one page. Columns of a lane: 8 nt + 2c + {0,1}. */
+template <int NT>
+static __device__ __forceinline__ void weights(float acc[NT][4], uint8_t *ps, float *mx, float m[NT][2], float l[NT][2],
+                                               float o[NT][4][4])
+{
+    int lane = threadIdx.x & 31, w = threadIdx.x >> 5, g = lane >> 2, c = lane & 3;
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++) {
+        float a = fmaxf(acc[nt][0], acc[nt][2]), b = fmaxf(acc[nt][1], acc[nt][3]);
+#pragma unroll
+        for (int i = 4; i < 32; i <<= 1) {
+            a = fmaxf(a, __shfl_xor_sync(LK_FULL, a, i));
+            b = fmaxf(b, __shfl_xor_sync(LK_FULL, b, i));
+        }
+        if (g == 0)
+            *(float2 *)(mx + (w * NT + nt) * 8 + 2 * c) = make_float2(a, b);
+    }
+    __syncthreads();
+    float corr[NT][2];
+    bool moved = false;
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++) {
+        float a = m[nt][0], b = m[nt][1];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float2 x = *(const float2 *)(mx + (i * NT + nt) * 8 + 2 * c);
+            a = fmaxf(a, x.x);
+            b = fmaxf(b, x.y);
+        }
+        corr[nt][0] = a == m[nt][0] ? 1.f : lk_ex2(m[nt][0] - a);
+        corr[nt][1] = b == m[nt][1] ? 1.f : lk_ex2(m[nt][1] - b);
+        moved |= a != m[nt][0] || b != m[nt][1];
+        m[nt][0] = a;
+        m[nt][1] = b;
+        float ma = (a == NO_SCORE ? 0.f : a) - P_SHIFT, mb = (b == NO_SCORE ? 0.f : b) - P_SHIFT;
+        float p0 = lk_ex2(acc[nt][0] - ma), p1 = lk_ex2(acc[nt][1] - mb);
+        float p2 = lk_ex2(acc[nt][2] - ma), p3 = lk_ex2(acc[nt][3] - mb);
+        l[nt][0] = __fmaf_rn(l[nt][0], corr[nt][0], p0 + p2);
+        l[nt][1] = __fmaf_rn(l[nt][1], corr[nt][1], p1 + p3);
+        uint2 b2 = make_uint2(lk_trans8x8(lk_pack_h2(p0, p1)), lk_trans8x8(lk_pack_h2(p2, p3)));
+        ((uint2 *)ps)[(w * NT + nt) * 32 + lane] = b2;
+    }
+    if (__any_sync(LK_FULL, moved))
+#pragma unroll
+        for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    o[nt][j][i] *= corr[nt][i & 1];
+    __syncthreads();
+}
+
+template <int NT>
+static __device__ __forceinline__ void mask(const struct task &t, int group, int kb, float acc[NT][4])
+{
+    int lane = threadIdx.x & 31, w = threadIdx.x >> 5, g = lane >> 2, c = lane & 3;
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (!sees(t, group, nt * 8 + 2 * c + (i & 1), kb + 16 * w + g + 8 * (i >> 1)))
+                acc[nt][i] = NO_SCORE;
+}
+
+/* The block's sums leave: as a partial of its split, or (direct) divided and gated as the result. */
+template <int NT>
+static __device__ void finish(const struct lk_attn_params &p, const struct task &t, int split, float *sum,
+                              float m[NT][2], float l[NT][2], float o[NT][4][4])
+{
+    int lane = threadIdx.x & 31, w = threadIdx.x >> 5, g = lane >> 2, c = lane & 3, group = p.n_q / p.n_kv;
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            float x = l[nt][e];
+#pragma unroll
+            for (int i = 4; i < 32; i <<= 1)
+                x += __shfl_xor_sync(LK_FULL, x, i);
+            if (g == 0)
+                sum[(w * NT + nt) * 8 + 2 * c + e] = x;
+        }
+    __syncthreads();
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int n = nt * 8 + 2 * c + e;
+            if (n >= t.cols)
+                continue;
+            int row = t.row0 + n / group, head = t.kvh * group + n % group;
+            float tot = ((sum[n] + sum[NT * 8 + n]) + sum[2 * NT * 8 + n]) + sum[3 * NT * 8 + n];
+            if (p.direct) {
+                const float *gate = p.proj + (size_t)row * p.ld + (size_t)head * 512 + 256 + w * 64 + 8 * g;
+                uint32_t r[4];
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    float2 gt = *(const float2 *)(gate + 2 * j);
+                    r[j] = lk_pack_h2(o[nt][j][e] / tot / (1.f + __expf(-gt.x)), o[nt][j][2 + e] / tot / (1.f + __expf(-gt.y)));
+                }
+                *(uint4 *)(p.out + ((size_t)row * p.n_q + head) * LK_HEAD + w * 64 + 8 * g) =
+                    make_uint4(r[0], r[1], r[2], r[3]);
+                continue;
+            }
+            size_t at = ((size_t)row * p.n_q + head) * p.n_splits + split;
+            float4 *dst = (float4 *)(p.part + at * LK_HEAD + w * 64 + 8 * g);
+            dst[0] = make_float4(o[nt][0][e], o[nt][0][2 + e], o[nt][1][e], o[nt][1][2 + e]);
+            dst[1] = make_float4(o[nt][2][e], o[nt][2][2 + e], o[nt][3][e], o[nt][3][2 + e]);
+            if (w == 0 && g == 0)
+                *(float2 *)(p.ml + at * 2) = make_float2(m[nt][e], tot);
+        }
+}
+
+template <int KIND, int NT>
+static __device__ __forceinline__ void walk(const struct lk_attn_params &p, const struct task &t, int split, uint8_t *smem)
+{
+    typedef smem_map<KIND, NT> map;
+    int lane = threadIdx.x & 31, w = threadIdx.x >> 5, g = lane >> 2, group = p.n_q / p.n_kv;
+    uint16_t *vs = (uint16_t *)(smem + map::vs) + w * 64;
+    float o[NT][4][4], m[NT][2], l[NT][2];
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++) {
+        m[nt][0] = m[nt][1] = NO_SCORE;
+        l[nt][0] = l[nt][1] = 0.f;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                o[nt][j][i] = 0.f;
+    }
+    int last = t.k1 - 1;
+    struct page_ptr pg = page_at<KIND>(p, t, t.pages[t.k0 >> 6]);
+    ring_issue<KIND>(smem, pg);
+    lk_cp_commit();
+    load_q<NT>(p, t, smem + map::q);
+    uint2 ks[2];
+    uint16_t v0 = 0, v1 = 0;
+    if (KIND == LK_KV_I8) {
+        ks[0] = *(const uint2 *)(pg.ks + (16 * w + g) * 4);
+        ks[1] = *(const uint2 *)(pg.ks + (16 * w + g + 8) * 4);
+        v0 = pg.vs[lane * 4 + w];
+        v1 = pg.vs[(lane + 32) * 4 + w];
+    }
+    int next = t.pages[min(t.k0 + 64, last) >> 6];
+    __syncthreads();
+    for (int kb = t.k0, st = 0; kb < t.k1; kb += 64, st ^= 1) {
+        bool more = kb + 64 < t.k1;
+        uint2 ks_now[2] = {ks[0], ks[1]};
+        int n_valid = t.pos0 + t.nr - kb; /* keys of this page that exist, for this block */
+        if (KIND == LK_KV_I8) {
+            vs[lane] = lane < n_valid ? v0 : 0;
+            vs[lane + 32] = lane + 32 < n_valid ? v1 : 0;
+        }
+        if (more) {
+            pg = page_at<KIND>(p, t, next);
+            ring_issue<KIND>(smem + (st ^ 1) * geom<KIND>::stage, pg);
+            next = t.pages[min(kb + 128, last) >> 6];
+            if (KIND == LK_KV_I8) {
+                ks[0] = *(const uint2 *)(pg.ks + (16 * w + g) * 4);
+                ks[1] = *(const uint2 *)(pg.ks + (16 * w + g + 8) * 4);
+                v0 = pg.vs[lane * 4 + w];
+                v1 = pg.vs[(lane + 32) * 4 + w];
+            }
+        }
+        lk_cp_commit();
+        lk_cp_wait<1>();
+        const uint8_t *stage = smem + st * geom<KIND>::stage;
+        float acc[NT][4];
+        scores<KIND, NT>(stage, smem + map::q, ks_now, acc);
+        if (kb + 63 > t.pos0 || (t.window > 0 && kb < t.pos0 + t.nr - 1 - t.window))
+            mask<NT>(t, group, kb, acc);
+        weights<NT>(acc, smem + map::p, (float *)(smem + map::mx), m, l, o);
+        values<KIND, NT>(stage + THREADS * geom<KIND>::k_bytes, smem + map::p, vs, n_valid, o);
+        __syncwarp();
+    }
+    __syncthreads();
+    finish<NT>(p, t, split, (float *)(smem + map::mx), m, l, o);
+}
+
+template <int KIND, int NT> static __device__ __forceinline__ void decode(const struct lk_attn_params &p)
+{
+    extern __shared__ __align__(16) uint8_t smem[];
+    struct task t;
+    int split;
+    if (!task_find(p, &t, &split))
+        return;
+    if (NT == 1 || t.cols <= 8)
+        walk<KIND, 1>(p, t, split, smem);
+    else if (NT == 2 || t.cols <= 16)
+        walk<KIND, NT < 2 ? NT : 2>(p, t, split, smem);
+    else if (NT == 3 || t.cols <= 24)
+        walk<KIND, NT < 3 ? NT : 3>(p, t, split, smem);
+    else
+        walk<KIND, NT>(p, t, split, smem);
+}
+
+#else
+template <int KIND, int NT> static __device__ void decode(const struct lk_attn_params &p)
+{
+}
+#endif
+
+/* The tile counts compiled: columns = min(rows, 4) * group, 8 a tile. */
+#define DECODE(name, kind, nt, per_sm)                                                                      \
+    extern "C" __global__ void __launch_bounds__(THREADS, per_sm) name(const struct lk_attn_params p)       \
+    {                                                                                                       \
+        decode<kind, nt>(p);                                                                                \
+    }
+DECODE(attn_decode_i8_1, LK_KV_I8, 1, 3)
+DECODE(attn_decode_i8_2, LK_KV_I8, 2, 3)
+DECODE(attn_decode_i8_3, LK_KV_I8, 3, 3)
+DECODE(attn_decode_i8_4, LK_KV_I8, 4, 2)
+DECODE(attn_decode_bf16_1, LK_KV_BF16, 1, 1)
+DECODE(attn_decode_bf16_2, LK_KV_BF16, 2, 1)
+DECODE(attn_decode_bf16_3, LK_KV_BF16, 3, 1)
+DECODE(attn_decode_bf16_4, LK_KV_BF16, 4, 1)
