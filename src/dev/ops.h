@@ -80,11 +80,12 @@ struct lk_gdn_args {
     void *record;         /* lk_gdn_record_bytes(hk, hv) * T, indexed by batch row */
     void *out;
 };
-/* Bytes a row: qkv pre-conv C floats, then k normalised hk*128, v hv*128 (post-conv), g hv, beta hv, all f32. */
+/* Bytes a row: qkv pre-conv C floats, then k normalised hk*128, v hv*128 (post-conv), g hv, beta hv, all f32; whole 16 bytes,
+ * so that vector loads fit whatever hv is. */
 static inline size_t lk_gdn_record_bytes(int hk, int hv)
 {
     size_t c = (size_t)2 * hk * 128 + (size_t)hv * 128;
-    return 4 * (c + (size_t)hk * 128 + (size_t)hv * 128 + 2 * (size_t)hv);
+    return (4 * (c + (size_t)hk * 128 + (size_t)hv * 128 + 2 * (size_t)hv) + 15) / 16 * 16;
 }
 /* Folds the first lanes[l].keep recorded rows of each lane into state and conv state; bit-identical to RUN row by row. */
 struct lk_gdn_fold_args {

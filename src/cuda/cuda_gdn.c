@@ -1,0 +1,99 @@
+/* Launches the gated delta net: prep (convolution, norms, gates) and the recurrence; fold replays recorded rows. */
+#include "cuda/cuda_dev.h"
+
+#include "cuda/gdn_shared.h"
+
+#define RECUR_SMEM (3 * LK_GDN_BLOCK * LK_GDN_D * 4 + 3 * LK_GDN_BLOCK * 4)
+
+int cu_gdn_check(struct cu_dev *d, const struct lk_dev_need *n, struct lk_err *e)
+{
+    if (n->hv == 0) return 0;
+    if (n->gdn_dim != LK_GDN_D)
+        return lk_fail(e, LK_EINPUT, "cuda gated delta net: head size %d; the kernels are made for %d", n->gdn_dim, LK_GDN_D);
+    if (n->conv_k != 4)
+        return lk_fail(e, LK_EINPUT, "cuda gated delta net: convolution of %d; the kernels are made for 4", n->conv_k);
+    if (n->hk < 1 || n->hv % n->hk)
+        return lk_fail(e, LK_EINPUT, "cuda gated delta net: %d value heads on %d key heads", n->hv, n->hk);
+    return 0;
+}
+
+/* k [hk*128], v [hv*128], g and beta [hv] of a row in scratch, whole 16 bytes; its queries [hk*128] lie before all of them */
+static size_t rld_floats(int hk, int hv)
+{
+    return ((size_t)(hk + hv) * LK_GDN_D + 2 * (size_t)hv + 3) / 4 * 4;
+}
+
+static size_t row_floats(int hk, int hv)
+{
+    return (size_t)hk * LK_GDN_D + rld_floats(hk, hv);
+}
+
+size_t cu_gdn_scratch(struct cu_dev *d, const struct lk_dev_need *n)
+{
+    return (size_t)n->max_rows * row_floats(n->hk, n->hv) * 4 + 1024;
+}
+
+/* Where k, v, g and beta of a row lie: in the record, or in scratch behind the queries. */
+static void bind_rows(struct lk_gdn_params *p, float *row0)
+{
+    p->k = row0;
+    p->v = p->k + (size_t)p->hk * LK_GDN_D;
+    p->g = p->v + (size_t)p->hv * LK_GDN_D;
+    p->beta = p->g + p->hv;
+}
+
+static void bind_record(struct lk_gdn_params *p, const void *record)
+{
+    p->rld = (int32_t)(lk_gdn_record_bytes(p->hk, p->hv) / 4);
+    p->qkv = (float *)(uintptr_t)record;
+    bind_rows(p, p->qkv + (size_t)(2 * p->hk + p->hv) * LK_GDN_D);
+}
+
+static double state_bytes(const struct lk_batch *b, int hv)
+{
+    return (double)b->n_lanes * hv * LK_GDN_D * LK_GDN_D * 4;
+}
+
+static void cu_gdn(struct lk_dev *dev, const struct lk_gdn_args *a)
+{
+    struct cu_dev *d = cu_of(dev);
+    const struct lk_batch *b = a->b;
+    if (b->n_rows < 1 || b->n_lanes < 1) return;
+    int record = a->mode == LK_GDN_RECORD, units = 2 * a->hk + a->hv;
+    struct lk_gdn_params p = {.lanes = b->lanes, .proj = a->proj, .conv_w = a->conv_w, .a_coef = a->a_coef,
+                              .dt_bias = a->dt_bias, .norm_w = a->norm_w, .state = a->state, .conv = a->conv,
+                              .out = a->out, .eps = a->eps, .ld = a->ld, .n_rows = b->n_rows, .n_lanes = b->n_lanes,
+                              .hk = a->hk, .hv = a->hv, .tiled = a->tiled, .keep_state = record};
+    p.q = cu_scratch(d, (size_t)b->n_rows * row_floats(a->hk, a->hv) * 4);
+    if (!p.q) return;
+    if (record) {
+        bind_record(&p, a->record);
+    } else {
+        p.rld = (int32_t)rld_floats(a->hk, a->hv);
+        bind_rows(&p, p.q + (size_t)b->n_rows * (size_t)a->hk * LK_GDN_D);
+    }
+    struct cu_grid g = {.gx = cu_div(units, 8), .gy = cu_div(b->n_rows, LK_GDN_PREP_ROWS), .gz = (unsigned)b->n_lanes,
+                        .bx = 256, .bytes = (double)b->n_rows * units * LK_GDN_D * (record ? 12 : 8)};
+    cu_launch(d, "gdn_prep", g, CU_ARGS(&p));
+    g = (struct cu_grid){.gx = (unsigned)a->hv, .gy = (unsigned)b->n_lanes, .bx = 512, .smem = RECUR_SMEM,
+                         .bytes = state_bytes(b, a->hv) * (record ? 1 : 2)};
+    cu_launch(d, "gdn_recur", g, CU_ARGS(&p));
+}
+
+static void cu_gdn_fold(struct lk_dev *dev, const struct lk_gdn_fold_args *a)
+{
+    struct cu_dev *d = cu_of(dev);
+    const struct lk_batch *b = a->b;
+    if (b->n_lanes < 1) return;
+    struct lk_gdn_params p = {.lanes = b->lanes, .state = a->state, .conv = a->conv, .n_rows = b->n_rows,
+                              .n_lanes = b->n_lanes, .hk = a->hk, .hv = a->hv, .tiled = a->tiled, .fold = 1};
+    bind_record(&p, a->record);
+    cu_launch(d, "gdn_fold", (struct cu_grid){.gx = (unsigned)a->hv, .gy = (unsigned)b->n_lanes, .bx = 512,
+                                              .smem = RECUR_SMEM, .bytes = state_bytes(b, a->hv) * 2}, CU_ARGS(&p));
+}
+
+void cu_gdn_ops(struct cu_dev *d)
+{
+    d->ops.gdn = cu_gdn;
+    d->ops.gdn_fold = cu_gdn_fold;
+}
