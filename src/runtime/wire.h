@@ -29,9 +29,8 @@ struct lk_wire_rule {
     int budget;              /* thinking tokens before the close is forced; < 0: none */
     const char *budget_text; /* said before </think> when the budget ends; NULL: nothing */
     const char *schema;      /* JSON schema the answer must match; NULL: none */
-    const char *begin;       /* bytes the answer must begin with, e.g. "<tool_call>\n<function="; NULL: none */
-    const char *const *choices; /* after begin: exactly one of these */
-    int n_choices;
+    const char *const *tools; /* the answer must begin with a call of one of these: "name\n", then a line a parameter, */
+    int n_tools;              /* "!" before a required one; or the single line "*": any parameters */
 };
 
 struct lk_wire_submit {

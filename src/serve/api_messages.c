@@ -106,20 +106,29 @@ static json_t *buf_json(const struct lk_buf *b)
     return json_stringn(b->data ? b->data : "", b->len);
 }
 
+static void add_text(json_t *list, const struct lk_buf *b, size_t from, size_t to)
+{
+    if (to > from) json_array_append_new(list, json_pack("{s:s, s:s%}", "type", "text", "text", b->data + from, to - from));
+}
+
+/* The blocks in the order in which they were said. */
 static json_t *content_json(const struct lk_gen_totals *t)
 {
     json_t *list = json_array(), *c;
-    size_t i;
+    size_t i, from = 0;
     if (t->think->len)
         json_array_append_new(list, json_pack("{s:s, s:o, s:s}", "type", "thinking", "thinking", buf_json(t->think), "signature", ""));
-    if (t->content->len || !json_array_size(t->calls))
-        json_array_append_new(list, json_pack("{s:s, s:o}", "type", "text", "text", buf_json(t->content)));
     json_array_foreach((json_t *)t->calls, i, c)
     {
+        size_t at = (size_t)json_integer_value(json_object_get(c, "at"));
         json_t *input = json_loads(json_string_value(json_object_get(c, "arguments")), 0, NULL);
+        add_text(list, t->content, from, at);
+        from = at;
         json_array_append_new(list, json_pack("{s:s, s:O, s:O, s:o}", "type", "tool_use", "id", json_object_get(c, "id"), "name",
                                               json_object_get(c, "name"), "input", input ? input : json_object()));
     }
+    add_text(list, t->content, from, t->content->len);
+    if (!json_array_size(list)) json_array_append_new(list, json_pack("{s:s, s:s}", "type", "text", "text", ""));
     return list;
 }
 

@@ -71,7 +71,29 @@ out:
     return 0;
 }
 
-/* A call that must come is begun for the model: from there on it is on rails it was trained on. */
+static int is_required(const json_t *schema, const char *key)
+{
+    const json_t *v;
+    size_t i;
+    json_array_foreach(json_object_get(schema, "required"), i, v)
+        if (json_is_string(v) && !strcmp(json_string_value(v), key)) return 1;
+    return 0;
+}
+
+/* "name\n" and a line a parameter, as wire.h has it. */
+static int tool_lines(struct lk_buf *b, const char *name, const json_t *schema)
+{
+    const json_t *props = json_object_get(schema, "properties"), *more = json_object_get(schema, "additionalProperties");
+    const char *key;
+    json_t *v;
+    lk_buf_fmt(b, "%s\n", name);
+    int any = !json_is_object(props) || (more && !json_is_false(more)) || json_object_size(props) > 64;
+    json_object_foreach((json_t *)props, key, v) any |= !*key || strpbrk(key, "\n<>") != NULL;
+    if (any) return lk_buf_str(b, "*\n");
+    json_object_foreach((json_t *)props, key, v) lk_buf_fmt(b, "%s%s\n", is_required(schema, key) ? "!" : "", key);
+    return b->failed ? LK_ENOMEM : 0;
+}
+
 int lk_rule_tools(struct lk_wire_rule *r, struct lk_arena *a, enum lk_choice choice, const char *name, const json_t *tools,
                   struct lk_fault *fault)
 {
@@ -80,20 +102,18 @@ int lk_rule_tools(struct lk_wire_rule *r, struct lk_arena *a, enum lk_choice cho
     if (!n) return lk_fault_field(fault, "tool_choice", "needs tools");
     const char **v = lk_arena_alloc(a, n * sizeof *v);
     for (size_t i = 0; v && i < n; i++) {
-        const char *own = json_string_value(json_object_get(json_object_get(json_array_get(tools, i), "function"), "name"));
+        const json_t *fn = json_object_get(json_array_get(tools, i), "function");
+        const char *own = json_string_value(json_object_get(fn, "name"));
+        struct lk_buf b = {0};
         if (choice == LK_CHOICE_NAMED && strcmp(own, name)) continue;
-        size_t len = strlen(own);
-        char *s = lk_arena_alloc(a, len + 3);
-        if (!s) return lk_fault_set(fault, 503, "out_of_memory", NULL, "no memory");
-        memcpy(s, own, len);
-        memcpy(s + len, ">\n", 3);
-        v[k++] = s;
+        if (!tool_lines(&b, own, json_object_get(fn, "parameters"))) v[k] = lk_arena_strndup(a, b.data, b.len);
+        lk_buf_free(&b);
+        if (!v[k++]) return lk_fault_set(fault, 503, "out_of_memory", NULL, "no memory");
     }
     if (!v) return lk_fault_set(fault, 503, "out_of_memory", NULL, "no memory");
     if (!k) return lk_fault_field(fault, "tool_choice", "names the function \"%.64s\", which is not in tools", name);
-    r->begin = "<tool_call>\n<function=";
-    r->choices = v;
-    r->n_choices = (int)k;
+    r->tools = v;
+    r->n_tools = (int)k;
     return 0;
 }
 

@@ -54,7 +54,7 @@ int lk_front_render(const struct lk_front *f, json_t *messages, const json_t *to
 /* The room left: max_tokens is cut to it; a prompt without room for one token is a 400 context_length_exceeded. */
 int lk_front_fit(const struct lk_front *f, const struct lk_ids *ids, struct lk_fault *fault);
 
-/* tool_choice and response_format -> the rule of the answer. begin/choices point into scratch, freed with the arena. */
+/* tool_choice and response_format -> the rule of the answer; its strings live in the arena. */
 enum lk_choice { LK_CHOICE_AUTO, LK_CHOICE_NONE, LK_CHOICE_REQUIRED, LK_CHOICE_NAMED };
 int lk_rule_tools(struct lk_wire_rule *r, struct lk_arena *a, enum lk_choice choice, const char *name, const json_t *tools,
                   struct lk_fault *fault);

@@ -159,7 +159,8 @@ static void call_begin(struct lk_gen *g, const char *name, size_t len)
     lk_buf_reset(&g->name);
     lk_buf_add(&g->name, name, len);
     new_call_id(id);
-    json_array_append_new(g->calls, json_pack("{s:s, s:s%, s:s}", "id", id, "name", name, len, "arguments", ""));
+    json_array_append_new(g->calls, json_pack("{s:s, s:s%, s:s, s:I}", "id", id, "name", name, len, "arguments", "", "at",
+                                              (json_int_t)g->content.len));
     emit(g, LK_GEN_CALL, g->name.data ? g->name.data : "", len, (int)json_array_size(g->calls) - 1);
 }
 

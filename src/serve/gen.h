@@ -62,7 +62,7 @@ struct lk_gen_totals {
     int prompt, cached, completion, reasoning;
     struct lk_timings t;
     const struct lk_buf *think, *content;
-    const json_t *calls;         /* [{id, name, arguments (text)}] */
+    const json_t *calls;         /* [{id, name, arguments (text), at: bytes of content before it}] */
     const json_t *logprobs;      /* [{token, logprob, bytes, top_logprobs}] or NULL */
 };
 
