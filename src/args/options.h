@@ -20,6 +20,7 @@ struct lk_opts_device {
     } at[LK_MAX_DEVICES];
     int threads; /* CPU threads a rank; 0: cores / ranks */
     const char *isa, *image, *transport; /* NULL: the best there is */
+    const char *program;                 /* started for further ranks; NULL: this program. For programs that embed the engine */
     const char *fault;                   /* tests: damage done by the last rank (runtime/ranks.h) */
     double patience_s;                   /* silence of a rank that stops all; 0: default */
 };

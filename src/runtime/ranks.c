@@ -75,7 +75,7 @@ static int spawn_one(struct lk_ranks *r, const struct lk_opts_engine *o, int ran
     if (o->dev.image) argv[n++] = "--image", argv[n++] = o->dev.image;
     if (o->dev.transport) argv[n++] = "--transport", argv[n++] = o->dev.transport;
     if (o->dev.fault) argv[n++] = "--fault", argv[n++] = o->dev.fault;
-    int bad = posix_spawn(&r->pid[rank], "/proc/self/exe", NULL, NULL, (char *const *)argv, environ);
+    int bad = posix_spawn(&r->pid[rank], o->dev.program ? o->dev.program : "/proc/self/exe", NULL, NULL, (char *const *)argv, environ);
     close(fd);
     if (bad) r->pid[rank] = 0;
     return bad ? lk_fail(e, LK_ESYS, "rank %d: cannot start: %s", rank, strerror(bad)) : 0;
