@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -224,7 +223,7 @@ static void follower_close(struct follower *f)
 int lk_follower_run(const struct lk_opts_engine *o, const struct lk_follower_opts *fo, struct lk_err *e)
 {
     struct follower f = {0};
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a leader that is killed takes its followers along */
+    /* No PR_SET_PDEATHSIG: it fires when the thread that started us ends, not the leader. Every wait watches the leader's pidfd. */
     signal(SIGINT, SIG_IGN);          /* Ctrl-C on a terminal is the leader's business */
     int rc = lk_group_join(&f.r.g, fo->fd, fo->nonce, fo->rank, e);
     if (!rc) rc = lk_plan_open(&f.r.plan, f.r.g, e);
