@@ -32,6 +32,7 @@ void lk_log_info(const char *fmt, ...)
 
 void lk_log_warn(const char *fmt, ...)
 {
+    if (atomic_load(&log_is_quiet) > 1) return;
     va_list ap;
     va_start(ap, fmt);
     log_line("warning: ", fmt, ap);

@@ -1,5 +1,5 @@
 /* Messages for people, on stderr; stdout belongs to the answer. One line an event.
- * Quiet (--json, tests) drops info and progress, never warnings and errors. */
+ * Quiet 1 (--json, tests) drops info and progress, 2 (fuzzing) also warnings; errors always show. */
 #ifndef LK_BASE_LOG_H
 #define LK_BASE_LOG_H
 
