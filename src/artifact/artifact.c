@@ -16,7 +16,8 @@ static int artifact_load(struct lk_artifact *a, const char *path, struct lk_err 
     int what = lk_file_exists(path);
     if (!what) return lk_fail(e, LK_EINPUT, "%s: no such file or folder", path);
     if (what == 2 || has_suffix(path, ".safetensors") || has_suffix(path, ".json")) return lk__hf_open(a, path, e);
-    return lk_fail(e, LK_EINPUT, "%s: expected a Hugging Face folder or a .safetensors file, found another kind of file", path);
+    if (has_suffix(path, ".gguf")) return lk__gguf_open(a, path, e);
+    return lk_fail(e, LK_EINPUT, "%s: expected a Hugging Face folder, a .safetensors or a .gguf file, found another kind of file", path);
 }
 
 int lk_artifact_open(struct lk_artifact **out, const char *path, struct lk_err *e)
@@ -43,6 +44,7 @@ void lk_artifact_close(struct lk_artifact *a)
     lk_free(a->maps);
     lk_free(a->tensors);
     lk__names_free(&a->names);
+    lk_buf_free(&a->made_text);
     lk_arena_free(&a->mem);
     lk_free(a);
 }

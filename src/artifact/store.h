@@ -22,6 +22,7 @@ void lk__names_free(struct name_map *m);
 struct raw_tensor {
     const char *name, *file;
     enum lk_dtype dtype;
+    enum lk_fmt fmt; /* GGUF: the whole tensor's format; else NONE */
     int n_dims;
     int64_t dims[8];
     const unsigned char *data;
@@ -56,6 +57,7 @@ struct lk_artifact {
     struct name_map names;
     struct { const char *name, *data; size_t len; } texts[LK_MAX_TEXTS];
     int n_texts;
+    struct lk_buf made_text; /* a tokenizer.json written from what the file holds */
     int32_t *draft_map;
     size_t n_draft;
 };
@@ -67,5 +69,7 @@ int lk__artifact_add(struct lk_artifact *a, const struct lk_tensor *t, struct lk
 int lk__artifact_text_add(struct lk_artifact *a, const char *name, const char *data, size_t len, struct lk_err *e);
 
 int lk__hf_open(struct lk_artifact *a, const char *path, struct lk_err *e); /* folder, or one .safetensors file */
+
+int lk__gguf_open(struct lk_artifact *a, const char *path, struct lk_err *e);
 
 #endif

@@ -20,6 +20,7 @@ static const struct command commands[] = {
     {"score", LK_CMD_SCORE, cmd_score, "[-m MODEL] --ids FILE.json", "likelihood of token ids, and every number on the way"},
     {"tokenize", LK_CMD_TOKENIZE, cmd_tokenize, "[-m MODEL] --text TEXT | --file F | --messages F.json",
      "the token ids of a text, or of a conversation as the model's template renders it"},
+    {"inspect", LK_CMD_INSPECT, cmd_inspect, "[MODEL]", "what a model holds, and what running it will need"},
     {"convert", LK_CMD_CONVERT, cmd_convert, "IN OUT", "write a model in other formats, as a Hugging Face folder"},
     {"probe", LK_CMD_PROBE, cmd_probe, "[-m MODEL]", "what this machine can do, and for a model"},
     {"follower", LK_CMD_FOLLOWER, cmd_follower, "", NULL},
