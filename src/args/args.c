@@ -29,6 +29,8 @@ void lk_opts_init(struct lk_opts *o)
     o->bench.new_tokens = 1024;
     o->bench.users = o->bench.seeds = 1;
     o->bench.repeat = 5;
+    o->bench.mode = "load";
+    o->bench.offset = -1;
 }
 
 static const struct lk_flag *flag_find(enum lk_cmd cmd, const char *name, size_t len)

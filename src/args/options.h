@@ -76,7 +76,10 @@ struct lk_opts_follower {
 
 struct lk_opts_bench {
     const char *url, *out, *sizes, *kinds, *api_key, *tokenizer, *accept, *op;
+    const char *mode, *text_file; /* users: load, burst, drop; kind "file" */
     int new_tokens, users, seeds, repeat, resume;
+    double gbs, stall_s;  /* physics check, silence; 0: default */
+    int64_t offset;       /* of block numbers; -1: by the clock */
 };
 
 struct lk_opts {

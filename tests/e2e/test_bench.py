@@ -1,0 +1,119 @@
+"""laoka bench against our own server, and against one that lies, stalls and closes early."""
+
+import http.server
+import json
+import subprocess
+import threading
+import time
+
+import pytest
+
+from server import LAOKA
+
+
+def bench(*words, timeout=240):
+    return subprocess.run([LAOKA, "bench", *words], capture_output=True, text=True, timeout=timeout)
+
+
+def test_matrix_fills_the_table_and_resumes(tmp_path):
+    out = tmp_path / "r"
+    words = ["matrix", "--sizes", "256,512", "--kinds", "code,zh", "--new-tokens", "16", "--seeds", "2", "--ctx", "2048", "--out", str(out)]
+    r = bench(*words)
+    assert r.returncode == 0, r.stderr
+    data = json.loads((out / "results.json").read_text())
+    assert len(data["cells"]) == 2 * 2 * 4
+    for c in data["cells"]:
+        assert c["mark"] == "ok" and c["tps"] > 0 and c["ttft_s"] > 0 and 0 < c["prompt_n"] <= c["tokens"] + 200
+        if c["run"] != "cold":
+            assert c["cached_n"] >= c["prompt_n"] - 64
+    assert {"date", "cpu", "server", "model_fingerprint", "flags"} <= data["head"].keys()
+    assert (out / "results.csv").read_text().count("\n") == 17
+    assert "seeds |" in (out / "results.md").read_text()
+    # a cell that failed is measured again, the others are kept
+    data["cells"][3]["mark"] = "FAILED"
+    data["cells"][0]["tps"] = 123456
+    (out / "results.json").write_text(json.dumps(data))
+    r = bench(*words, "--resume")
+    assert r.returncode == 0, r.stderr
+    again = json.loads((out / "results.json").read_text())["cells"]
+    assert again[3]["mark"] == "ok" and again[0]["tps"] == 123456
+    r = bench("compare", str(out), str(out))
+    assert r.returncode == 0 and r.stdout.count("no difference") == 16
+
+
+def test_users(tmp_path):
+    for mode in ("load", "burst", "drop"):
+        r = bench("users", "--users", "4", "--mode", mode, "--sizes", "200", "--new-tokens", "24", "--ctx", "2048", "--out", str(tmp_path / mode))
+        assert r.returncode == 0, r.stderr
+        assert f"| {mode} | all 4 |" in r.stdout
+
+
+class Liar(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    how = "lie"
+
+    def log_message(self, *a):
+        pass
+
+    def do_GET(self):
+        body = json.dumps({"data": [{"id": "liar"}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def chunk(self, text):
+        b = text.encode()
+        self.wfile.write(f"{len(b):x}\r\n".encode() + b + b"\r\n")
+        self.wfile.flush()
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if self.how == "500":
+            self.send_response(500)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for i in range(8):
+            self.chunk("data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": f"w{i} "}}]}) + "\n\n")
+            time.sleep(0.05)
+            if self.how == "stall" and i == 3:
+                time.sleep(4)
+                self.close_connection = True
+                return  # nobody listens any more
+            if self.how == "close" and i == 3:
+                self.close_connection = True
+                self.wfile.write(b"0\r\n\r\n")
+                return
+        t = {"prompt_n": 200, "prompt_ms": 50, "predicted_n": 8, "predicted_ms": 1 if self.how == "lie" else 400}
+        self.chunk("data: " + json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "timings": t}) + "\n\n")
+        self.chunk("data: [DONE]\n\n")
+        self.wfile.write(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize("how,mark", [("honest", "ok"), ("lie", "LIES"), ("stall", "FAILED"), ("close", "FAILED"), ("500", "FAILED")])
+def test_a_bad_server_is_marked(how, mark, tmp_path):
+    handler = type("H", (Liar,), {"how": how})
+    srv = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=srv.serve_forever, daemon=True).start()
+    try:
+        out = tmp_path / "r"
+        r = bench("matrix", "--url", f"http://127.0.0.1:{srv.server_port}", "--sizes", "200", "--kinds", "code", "--stall", "1.5", "--out", str(out))
+        cells = json.loads((out / "results.json").read_text())["cells"]
+        assert [c["mark"] for c in cells] == [mark, mark], r.stderr
+        assert r.returncode == (0 if mark == "ok" else 1)
+        if mark != "ok":
+            assert all(c["note"] for c in cells)
+    finally:
+        srv.shutdown()
+
+
+def test_wrong_words():
+    assert bench("matrix", "--url", "https://x").returncode == 2
+    assert bench("nothing").returncode == 2
+    assert bench("users", "--mode", "siege", "--sizes", "100", "--ctx", "1024").returncode == 2
+    assert bench("compare", "/nowhere", "/nowhere").returncode == 1
