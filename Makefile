@@ -27,7 +27,7 @@ help: ## this list
 
 asan: setup ## all C tests under AddressSanitizer and UBSan
 	@cmake -S . -B build-asan -G Ninja -DCMAKE_BUILD_TYPE=Debug -DLK_SAN=address,undefined >/dev/null
-	@cmake --build build-asan -j $(JOBS) && tools/check build-asan
+	@cmake --build build-asan -j $(JOBS) && ctest --test-dir build-asan --output-on-failure --timeout 1800
 ubsan: asan ## the same run: both sanitizers live together
 tsan: setup ## the C tests under ThreadSanitizer
 	@cmake -S . -B build-tsan -G Ninja -DCMAKE_BUILD_TYPE=Debug -DLK_SAN=thread >/dev/null
