@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#define HEADER_MAX 8 /* tokens of a turn's header at most: its role is a word or two */
 #define ANSWER_SOFT 2048 /* answer tokens promised at admission when a request asks for more: later pages come as they are free */
 
 static int core_nomem(struct lk_err *e, const char *what)
@@ -91,15 +92,11 @@ void lk_core_fini(struct lk_core *c)
 static void cuts_find(const struct lk_core *c, struct lk_seq *q)
 {
     int heads[2] = {0, 0}, n = 0;
-    for (int i = q->n_prompt - 1; i >= 0 && n < 2 && c->tok && c->o.turn_id >= 0; i--) {
+    for (int i = q->n_prompt - 1; i >= 0 && n < 2 && c->o.turn_id >= 0; i--) {
         if (q->ids[i] != c->o.turn_id) continue;
-        for (int j = i + 1; j < q->n_prompt - 1 && j <= i + 8; j++) {
-            size_t len;
-            const char *b = lk_tokenizer_bytes(c->tok, q->ids[j], &len);
-            if (!b || !len || b[len - 1] != '\n') continue;
-            heads[n++] = j + 1;
-            break;
-        }
+        int j = i + 1;
+        while (j < q->n_prompt - 1 && j < i + HEADER_MAX && q->ids[j] != c->o.newline_id) j++;
+        if (j < q->n_prompt - 1 && q->ids[j] == c->o.newline_id) heads[n++] = j + 1;
     }
     q->n_cuts = 0;
     while (n > 0) q->cuts[q->n_cuts++] = heads[--n];

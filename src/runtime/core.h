@@ -38,7 +38,7 @@ struct lk_core_opts {
     int ctx, parallel, chunk, draft, draft_window;
     int n_pages, n_slots;
     int vocab_used; /* ids that the tokenizer has */
-    int turn_id;   /* id of the token that opens a turn ("<|im_start|>"), -1: none */
+    int turn_id, newline_id; /* ids of "<|im_start|>" and "\n", which frame a turn's header; -1: none */
     struct lk_prefix_opts prefix;
 };
 
@@ -47,7 +47,7 @@ struct lk_core {
     struct lk_model *model;
     struct lk_state *state;
     struct lk_dev *dev;
-    const struct lk_tokenizer *tok; /* NULL: stop strings and turn boundaries are off */
+    const struct lk_tokenizer *tok; /* NULL: stop strings are off */
     int vocab;      /* length of a logits row */
     int mtp;        /* the draft layer is there and kept up to date */
     int rows_max;   /* rows of a decode round */

@@ -133,6 +133,14 @@ static void about_make(struct lk_host *h, const struct sizes *z)
              (double)z->slot_bytes / (1 << 20), h->core.mtp ? "by the MTP layer" : "by look-up only");
 }
 
+static int newline_id(const struct lk_tokenizer *t)
+{
+    struct lk_ids ids = {0};
+    int id = t && !lk_tokenizer_encode(t, "\n", 1, LK_SPECIALS_NONE, &ids, NULL) && ids.n == 1 ? ids.v[0] : -1;
+    lk_ids_free(&ids);
+    return id;
+}
+
 static int core_open(struct lk_host *h, const struct lk_opts_engine *o, const struct sizes *z, struct lk_err *e)
 {
     const struct lk_shape *shape = lk_model_shape(h->model);
@@ -141,6 +149,7 @@ static int core_open(struct lk_host *h, const struct lk_opts_engine *o, const st
                               .draft_window = o->draft_window, .n_pages = n_pages, .n_slots = z->state.n_slots,
                               .vocab_used = vocab_used(h, shape),
                               .turn_id = h->tok ? lk_tokenizer_find(h->tok, "<|im_start|>") : -1,
+                              .newline_id = newline_id(h->tok),
                               .prefix = {.n_pages = n_pages, .ram = z->ram, .disk = z->disk, .dir = o->prefix_dir}};
     return lk_core_init(&h->core, h->model, h->state, h->tok, &co, e);
 }

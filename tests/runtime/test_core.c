@@ -33,7 +33,7 @@ static void bench_open(struct bench *b, int pages, int slots, int parallel, int 
     struct lk_err e = {0};
     struct lk_state_opts so = {.n_pages = pages, .n_slots = slots};
     struct lk_core_opts o = {.ctx = 1024, .parallel = parallel, .chunk = 96, .draft = draft, .n_pages = pages,
-                             .n_slots = slots, .vocab_used = FV_USED, .turn_id = -1,
+                             .n_slots = slots, .vocab_used = FV_USED, .turn_id = 44, .newline_id = 43,
                              .prefix = {.n_pages = pages, .max_entries = 24, .ram = ram, .disk = dir ? 1 << 20 : 0, .dir = dir}};
     fake_model_open(&b->m);
     lk_state_open(&b->s, &fake_dev, &fake_shape, &so, &e);
@@ -154,6 +154,51 @@ static void prefixes_are_reused(void **state)
         assert_int_equal(fake_mtp_holes, 0);
         bench_close(&b, 64, 12);
     }
+}
+
+/* Turns as a template writes them: 44 role 43 text. A history without its thinking, an edited last message and the same question again reuse
+ * everything up to the header in front of the first change. */
+static void turns_are_reused(void **state)
+{
+    struct bench b;
+    bench_open(&b, 64, 12, 2, 3, 1 << 20, NULL);
+    int32_t ids[1024];
+    int n = 0, user, header;
+    prompt_make(ids, 400, 71); /* earlier history */
+    for (n = 0; n < 400; n++) ids[n] %= 40;
+    ids[n++] = 44, ids[n++] = 7, ids[n++] = 43;
+    user = n;
+    for (int i = 0; i < 50; i++) ids[n++] = (i * i) % 40;
+    ids[n++] = 44, ids[n++] = 9, ids[n++] = 8, ids[n++] = 43;
+    header = n;
+    ids[n++] = 41, ids[n++] = 43; /* thinking opens */
+    struct lk_request r = {.ids = ids, .n_ids = (size_t)n, .max_tokens = 20, .sampling = kinds[0], .draft = -2};
+    struct lk_seq *q = run_alone(&b, &r), *t;
+    check_tokens(q, &r, 1024);
+    t = run_alone(&b, &r); /* again */
+    check_tokens(t, &r, 1024);
+    assert_int_equal(t->t.cached_n, n - 1);
+    lk_seq_free(t);
+    int32_t next[1024]; /* thinking dropped: the answer follows the header at once */
+    memcpy(next, ids, sizeof ids);
+    int m = header;
+    for (int i = 0; i < 30; i++) next[m++] = 30 - i;
+    struct lk_request r2 = r;
+    r2.ids = next;
+    r2.n_ids = (size_t)m;
+    t = run_alone(&b, &r2);
+    check_tokens(t, &r2, 1024);
+    assert_int_equal(t->t.cached_n, header);
+    lk_seq_free(t);
+    memcpy(next, ids, sizeof ids); /* last message edited */
+    next[user + 20] = 39;
+    r2.n_ids = (size_t)n;
+    t = run_alone(&b, &r2);
+    check_tokens(t, &r2, 1024);
+    assert_int_equal(t->t.cached_n, user);
+    lk_seq_free(t);
+    lk_seq_free(q);
+    bench_close(&b, 64, 12);
 }
 
 static void small_pools_refuse(void **state)
@@ -298,6 +343,8 @@ static void case_prompt(struct live *v, int32_t (*old)[1024], int *old_n, int n_
     if (n + more > 700) more = 0;
     if (n > 700) n = 700;
     for (int i = 0; i < more; i++) v->ids[n++] = (int32_t)rnd(rnd(2) ? 5 : FV_USED);
+    if (rnd(2)) v->ids[n++] = 44, v->ids[n++] = (int32_t)rnd(9), v->ids[n++] = 43;
+    for (int i = (int)rnd(20); rnd(2) && i > 0; i--) v->ids[n++] = (int32_t)rnd(9);
     if (!n) v->ids[n++] = 1;
     v->r.ids = v->ids;
     v->r.n_ids = (size_t)n;
@@ -430,7 +477,7 @@ int main(void)
     lk_log_quiet(1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drafts_change_nothing), cmocka_unit_test(context_ends_cleanly),
-        cmocka_unit_test(prefixes_are_reused),   cmocka_unit_test(small_pools_refuse),
+        cmocka_unit_test(prefixes_are_reused),   cmocka_unit_test(turns_are_reused), cmocka_unit_test(small_pools_refuse),
         cmocka_unit_test(dead_device_ends_the_turn), cmocka_unit_test(grammar_and_logprobs),
         cmocka_unit_test(random_cases),
     };

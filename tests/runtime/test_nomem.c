@@ -21,7 +21,7 @@ static struct lk_state *s;
 static int core_open(struct lk_core *c, struct lk_err *e)
 {
     struct lk_core_opts o = {.ctx = 512, .parallel = 2, .chunk = 64, .draft = -1, .n_pages = PAGES, .n_slots = SLOTS,
-                             .vocab_used = FV_USED, .turn_id = -1,
+                             .vocab_used = FV_USED, .turn_id = 44, .newline_id = 43,
                              .prefix = {.n_pages = PAGES, .max_entries = 4, .ram = 1 << 20}};
     return lk_core_init(c, m, s, NULL, &o, e);
 }

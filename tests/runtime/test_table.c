@@ -123,10 +123,10 @@ static void prompt_rows(struct lk_engine *e, int from, int n, int out, int wide)
 
 static int lengths_of(int *out)
 {
-    static const int small[] = {63, 64, 65, 130};
+    static const int small[] = {64, 65, 131};
     if (!getenv("LK_LONG")) {
         memcpy(out, small, sizeof small);
-        return 4;
+        return 3;
     }
     int n = 0;
     for (int around = 64; around <= 4096; around *= around == 128 ? 8 : around == 1024 ? 4 : 2)
@@ -150,7 +150,7 @@ static struct lk_engine *engine_with(const char *model, int kv, int threads, int
 static void table(int kv)
 {
     const char *model = model_any();
-    int lengths[512], n = lengths_of(lengths), out = getenv("LK_LONG") ? 24 : 6;
+    int lengths[512], n = lengths_of(lengths), out = getenv("LK_LONG") ? 24 : 5;
     if (!model) return;
     struct lk_engine *e = engine_with(model, kv, 2, 0), *one = engine_with(model, kv, 1, 0), *cut = engine_with(model, kv, 2, 64);
     char path[] = "/tmp/laoka-table-XXXXXX";
@@ -160,7 +160,7 @@ static void table(int kv)
         int from = i * 61 % 3000;
         struct base b;
         struct lk_err err = {0};
-        prompt_rows(e, from, lengths[i], out, i < 2);
+        prompt_rows(e, from, lengths[i], out, i < 1);
         base_make(e, &b, from, lengths[i], out);
         struct lk_request r = request(from, lengths[i], out, -1);
         struct result threads = run_one(one, &r);

@@ -20,7 +20,7 @@ int lk_host_open(struct lk_host *h, const struct lk_opts_engine *o, struct lk_er
 {
     struct lk_state_opts so = {.n_pages = host_pages, .n_slots = 12};
     struct lk_core_opts co = {.ctx = 1024, .parallel = host_parallel, .chunk = 128, .draft = o->draft, .n_pages = host_pages,
-                              .n_slots = 12, .vocab_used = FV_USED, .turn_id = -1,
+                              .n_slots = 12, .vocab_used = FV_USED, .turn_id = 44, .newline_id = 43,
                               .prefix = {.n_pages = host_pages, .max_entries = 32, .ram = 1 << 20}};
     fake_model_open(&h->model);
     lk_state_open(&h->state, &fake_dev, &fake_shape, &so, e);
