@@ -22,6 +22,9 @@ check: setup all ## set up, build and run all tests
 	@tools/check-includes
 	@tools/check $(BUILD)
 
+soak: all ## the engine's long tests: 5,000 random cases, the whole table of equal answers (SEED=N)
+	@tools/soak $(BUILD) $(SEED)
+
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
@@ -49,4 +52,4 @@ format: ## clang-format over C and CUDA sources
 clean: ## remove build folders
 	@rm -rf build build-*
 
-.PHONY: all setup setup-build demo check help asan ubsan tsan fuzz reference bench format clean
+.PHONY: all setup setup-build demo check soak help asan ubsan tsan fuzz reference bench format clean

@@ -3,6 +3,7 @@
 #ifndef LK_TESTS_ENGINE_HELP_H
 #define LK_TESTS_ENGINE_HELP_H
 
+#include "artifact/artifact.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "runtime/engine.h"
@@ -25,7 +26,7 @@ static inline const char *model_any(void)
 
 static inline struct lk_opts_engine opts_small(const char *model)
 {
-    return (struct lk_opts_engine){.model = model, .dev = {.n = 1, .threads = 2}, .kv = LK_OPT_KV_F32, .ctx = 2048,
+    return (struct lk_opts_engine){.model = model, .dev = {.n = 1, .threads = 1}, .kv = LK_OPT_KV_F32, .ctx = 2048,
                                    .parallel = 4, .draft = -1, .prefix_ram = 64 << 20};
 }
 

@@ -315,6 +315,83 @@ static void grammar_and_logprobs(void **state)
     }
 }
 
+/* 20,000 answers of three tokens with and without drafts: the third token, whose rows come out of drafts, against its exact
+ * distribution by chi-square at p > 0.001 (3.09 deviations after Wilson and Hilferty). */
+static void third_token_probs(const struct lk_sampling *s, const int32_t *p, int n, double *out)
+{
+    struct lk_cand cands[FV];
+    float row[FV], p1[FV], p2[FV], p3[FV];
+    uint64_t h = 0;
+    for (int i = 0; i < n; i++) h = fake_next(h, p[i]);
+    fake_logits(h, p[n - 2], p[n - 1], row);
+    lk_sample_probs(s, row, FV_USED, p1, cands);
+    for (int a = 0; a < FV_USED; a++) {
+        if (p1[a] <= 0) continue;
+        uint64_t ha = fake_next(h, a);
+        fake_logits(ha, p[n - 1], a, row);
+        lk_sample_probs(s, row, FV_USED, p2, cands);
+        for (int b = 0; b < FV_USED; b++) {
+            if (p2[b] <= 0) continue;
+            fake_logits(fake_next(ha, b), a, b, row);
+            lk_sample_probs(s, row, FV_USED, p3, cands);
+            for (int t = 0; t < FV_USED; t++) out[t] += (double)p1[a] * (double)p2[b] * (double)p3[t];
+        }
+    }
+}
+
+static double chi_square_z(const double *count, const double *prob, double total)
+{
+    double chi = 0, rest_count = 0, rest_prob = 0;
+    int df = -1;
+    for (int t = 0; t < FV_USED; t++) {
+        double want = prob[t] * total;
+        if (want < 5) { /* thin cells together */
+            rest_count += count[t];
+            rest_prob += want;
+            continue;
+        }
+        chi += (count[t] - want) * (count[t] - want) / want;
+        df++;
+    }
+    if (rest_prob >= 5) {
+        chi += (rest_count - rest_prob) * (rest_count - rest_prob) / rest_prob;
+        df++;
+    }
+    return df > 0 ? (cbrt(chi / df) - (1 - 2.0 / (9 * df))) / sqrt(2.0 / (9 * df)) : 0;
+}
+
+static void drafts_keep_the_distribution(void **state)
+{
+    static const int which[] = {1, 2, 5};
+    int32_t ids[20];
+    prompt_make(ids, 20, 31);
+    for (int k = 0; k < 3; k++) {
+        struct lk_sampling s = kinds[which[k]];
+        s.frequency = 0;
+        s.temp *= 2; /* flat enough that many tokens occur */
+        double prob[FV] = {0};
+        third_token_probs(&s, ids, 20, prob);
+        for (int draft = 0; draft <= 3; draft += 3) {
+            struct bench b;
+            double count[FV] = {0};
+            int accepted = 0;
+            bench_open(&b, 16, 4, 1, draft, 0, NULL);
+            for (int i = 0; i < 20000; i++) {
+                struct lk_request r = {.ids = ids, .n_ids = 20, .max_tokens = 4, .sampling = s, .draft = -2};
+                r.sampling.seed = (uint64_t)i + 1000000 * (uint64_t)k;
+                struct lk_seq *q = run_alone(&b, &r);
+                count[q->ids[22]]++;
+                accepted += q->t.draft_n_accepted;
+                lk_seq_free(q);
+            }
+            double z = chi_square_z(count, prob, 20000);
+            if (z > 3.09) fail_msg("setting %d, draft %d: chi-square is %.2f deviations off", k, draft, z);
+            if (draft) assert_true(accepted > 2000);
+            bench_close(&b, 16, 4);
+        }
+    }
+}
+
 /* ---- random cases ---- */
 
 #define LIVE 6
@@ -479,7 +556,7 @@ int main(void)
         cmocka_unit_test(drafts_change_nothing), cmocka_unit_test(context_ends_cleanly),
         cmocka_unit_test(prefixes_are_reused),   cmocka_unit_test(turns_are_reused), cmocka_unit_test(small_pools_refuse),
         cmocka_unit_test(dead_device_ends_the_turn), cmocka_unit_test(grammar_and_logprobs),
-        cmocka_unit_test(random_cases),
+        cmocka_unit_test(drafts_keep_the_distribution), cmocka_unit_test(random_cases),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -46,11 +47,81 @@ static void greedy_as_published(void **state)
     json_decref(gold);
 }
 
+/* The second turn of a conversation computes what is new: all of the first but its last token, which was never fed, is there. */
+static void second_turn_reads_what_is_new(void **state)
+{
+    static const int lengths[] = {70, 300, 1000, 6241, 8191, 8193};
+    const char *model = model_any();
+    if (!model) return;
+    int n_lengths = getenv("LK_LONG") ? 6 : 3; /* the long ones take half a minute */
+    struct lk_opts_engine o = opts_small(model);
+    struct lk_engine *e;
+    struct lk_err err = {0};
+    o.kv = LK_OPT_KV_I8;
+    o.ctx = 9000;
+    if (lk_engine_open(&e, &o, &err)) fail_msg("%s", err.text);
+    int32_t *ids = lk_calloc(9000, sizeof *ids);
+    for (int k = 0; k < n_lengths; k++) {
+        int n = lengths[k];
+        for (int i = 0; i < n; i++) ids[i] = 200 + (i * 37 + i / 7 * 11 + k) % 5000;
+        struct lk_request r = {.ids = ids, .n_ids = (size_t)n, .max_tokens = 12, .draft = -2};
+        lk_sampling_init(&r.sampling);
+        struct result a = run_one(e, &r), again = run_one(e, &r);
+        assert_int_equal(a.n, 12);
+        assert_int_equal(a.t.cached_n, 0);
+        assert_int_equal(again.t.cached_n, n - 1);
+        memcpy(ids + n, a.ids, 12 * sizeof *ids);
+        for (int i = 0; i < 20; i++) ids[n + 12 + i] = 300 + i;
+        r.n_ids = (size_t)n + 32;
+        struct result b = run_one(e, &r);
+        assert_int_equal(b.t.cached_n, n + 11);
+        lk_free(a.ids);
+        lk_free(again.ids);
+        lk_free(b.ids);
+    }
+    lk_free(ids);
+    lk_engine_close(e);
+}
+
+/* A cancel and a deadline end a running request with what it has; the next one is not disturbed. */
+static void cancel_and_deadline(void **state)
+{
+    const char *model = model_any();
+    if (!model) return;
+    struct lk_opts_engine o = opts_small(model);
+    struct lk_engine *e;
+    struct lk_err err = {0};
+    struct lk_event ev;
+    if (lk_engine_open(&e, &o, &err)) fail_msg("%s", err.text);
+    int32_t ids[8] = {300, 301, 302, 303, 304, 305, 306, 307};
+    struct lk_request r = {.ids = ids, .n_ids = 8, .draft = -2};
+    lk_sampling_init(&r.sampling);
+    uint64_t id = lk_engine_submit(e, &r, &err);
+    do assert_int_equal(lk_engine_next(e, &ev, 60), 1);
+    while (ev.kind != LK_EV_TOKENS);
+    lk_engine_cancel(e, id);
+    do assert_int_equal(lk_engine_next(e, &ev, 60), 1);
+    while (ev.kind != LK_EV_DONE);
+    assert_int_equal(ev.finish, LK_FIN_CANCEL);
+    r.deadline = 0.05;
+    struct result late = run_one(e, &r);
+    assert_int_equal(late.finish, LK_FIN_DEADLINE);
+    r.deadline = 0;
+    r.max_tokens = 4;
+    struct result next = run_one(e, &r);
+    assert_int_equal(next.finish, LK_FIN_LENGTH);
+    assert_int_equal(next.n, 4);
+    lk_free(late.ids);
+    lk_free(next.ids);
+    lk_engine_close(e);
+}
+
 int main(void)
 {
     lk_log_quiet(1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(greedy_as_published),
+        cmocka_unit_test(greedy_as_published), cmocka_unit_test(second_turn_reads_what_is_new),
+        cmocka_unit_test(cancel_and_deadline),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
