@@ -164,6 +164,17 @@ static void links_measure(struct rig *r, struct lk_gpu_measure *m)
     }
 }
 
+/* Random halves in [2^-15, 2): a matrix product of constants draws less power and runs 15 % faster than one of data. */
+static void noise_fill(struct rig *r)
+{
+    size_t n = lk_link_bytes[LK_LINK_SIZES - 1];
+    uint64_t *w = r->host;
+    pattern(r->host, n, 12345);
+    for (size_t i = 0; i < n / 8; i++) w[i] = (w[i] ^ w[i] >> 29) & 0xbbffbbffbbffbbffull;
+    for (size_t at = 0; at + n <= r->bytes; at += n)
+        cu_bad(r->d, r->d->drv->copy_h2d((CUdeviceptr)(uintptr_t)(r->x + at), r->host, n, r->d->stream), "copy");
+}
+
 int lk_cuda_measure(int index, struct lk_gpu_measure *m, struct lk_err *e)
 {
     struct rig r = {0};
@@ -172,7 +183,7 @@ int lk_cuda_measure(int index, struct lk_gpu_measure *m, struct lk_err *e)
     if (!rc) {
         m->has_code = 1;
         snprintf(m->image, sizeof m->image, "sm_%d", r.d->arch);
-        r.d->dev.fill(&r.d->dev, r.x, 0x3c, r.bytes);
+        noise_fill(&r);
         m->read_gbs = (double)r.bytes / timed(&r, issue_read, r.bytes, 4) * 1e-6;
         m->copy_gbs = 2 * (double)r.bytes / timed(&r, issue_copy, r.bytes, 4) * 1e-6;
         m->launch_us = timed(&r, issue_empty, 0, 500) * 1e3;
