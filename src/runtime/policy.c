@@ -10,17 +10,23 @@ void lk_policy_init(struct lk_policy *p)
     *p = (struct lk_policy){.lookup = {0.35f, 0.5f, 0.7f, 0.85f}};
 }
 
+/* A running mean that leans to the fast side: a step is only ever slow because something else ran. */
+static void mean_add(double *mean, double seconds)
+{
+    double w = seconds < *mean ? 0.4 : 0.1;
+    *mean = *mean > 0 ? (1 - w) * *mean + w * seconds : seconds;
+}
+
 void lk_policy_step(struct lk_policy *p, int rows, double seconds)
 {
     if (p->no_clock || rows < 1 || rows > STEP_ROWS) return;
-    double *s = &p->step[rows];
-    *s = *s > 0 ? 0.8 * *s + 0.2 * seconds : seconds;
+    mean_add(&p->step[rows], seconds);
 }
 
 void lk_policy_pass(struct lk_policy *p, double seconds)
 {
     if (p->no_clock) return;
-    p->pass = p->pass > 0 ? 0.8 * p->pass + 0.2 * seconds : seconds;
+    mean_add(&p->pass, seconds);
 }
 
 static int match_class(int len)
