@@ -8,6 +8,7 @@
 
 #include "base/buf.h"
 #include "base/file.h"
+#include "base/num.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,10 +112,7 @@ static inline uint16_t toy_bf16(float f)
 
 static inline uint16_t toy_f16(float f)
 {
-    _Float16 h = (_Float16)f;
-    uint16_t u;
-    memcpy(&u, &h, 2);
-    return u;
+    return lk_f32_to_f16(f);
 }
 
 /* scales (64..127) * 2^-t as "BF16", "F16" or "F32" */

@@ -116,12 +116,64 @@ static void cancel_and_deadline(void **state)
     lk_engine_close(e);
 }
 
+/* One user's 20,000-token prompt (2,000 in the short run) against another's answer: never more than one chunk between two tokens. Counted in
+ * chunks, because a test keeps no clock; the longest gap is printed beside the mean chunk. */
+static void long_prompt_holds_one_chunk(void **state)
+{
+    const char *model = model_any();
+    if (!model) return;
+    int n = getenv("LK_LONG") ? 20000 : 2000, between = 0, most = 0, chunks = 0, ends = 0;
+    struct lk_opts_engine o = opts_small(model);
+    struct lk_engine *e;
+    struct lk_err err = {0};
+    o.kv = LK_OPT_KV_I8;
+    o.ctx = 21000;
+    o.parallel = 2;
+    if (lk_engine_open(&e, &o, &err)) fail_msg("%s", err.text);
+    int32_t *ids = lk_calloc((size_t)n, sizeof *ids);
+    for (int i = 0; i < n; i++) ids[i] = 200 + (i * 37 + i / 7 * 11) % 5000;
+    struct lk_request small = {.ids = ids, .n_ids = 8, .max_tokens = 400, .draft = 0}, big = small;
+    big.n_ids = (size_t)n;
+    big.max_tokens = 1;
+    lk_sampling_init(&small.sampling);
+    lk_sampling_init(&big.sampling);
+    uint64_t a = lk_engine_submit(e, &small, &err), b = 0;
+    double last = 0, gap = 0, first = 0, end = 0;
+    for (struct lk_event ev; ends < 2 && lk_engine_next(e, &ev, 120) == 1;) {
+        double now = lk_clock();
+        if (ev.id == a && ev.kind == LK_EV_TOKENS) {
+            if (!b) {
+                b = lk_engine_submit(e, &big, &err);
+                first = now;
+            } else if (!end && now - last > gap) {
+                gap = now - last;
+            }
+            last = now;
+            between = 0;
+        }
+        if (b && ev.id == b && ev.kind == LK_EV_PROGRESS) {
+            chunks++;
+            if (++between > most) most = between;
+        }
+        if (b && ev.id == b && ev.kind == LK_EV_DONE) end = now;
+        if (b && ev.id == b && ev.kind == LK_EV_DONE) lk_engine_cancel(e, a);
+        ends += ev.kind == LK_EV_DONE || ev.kind == LK_EV_ERROR;
+    }
+    print_message("prompt of %d tokens: %d chunks of %.0f ms; the longest gap of the other answer %.0f ms, %d chunk(s)\n", n, chunks,
+                  (end - first) * 1e3 / (chunks ? chunks : 1), gap * 1e3, most);
+    assert_int_equal(ends, 2);
+    assert_true(chunks >= n / 512 / 2);
+    assert_true(most <= 2); /* a mark may be read before the token of the same turn */
+    lk_free(ids);
+    lk_engine_close(e);
+}
+
 int main(void)
 {
     lk_log_quiet(1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_as_published), cmocka_unit_test(second_turn_reads_what_is_new),
-        cmocka_unit_test(cancel_and_deadline),
+        cmocka_unit_test(cancel_and_deadline), cmocka_unit_test(long_prompt_holds_one_chunk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
