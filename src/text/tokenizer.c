@@ -35,6 +35,7 @@ int lk_tokenizer_open(struct lk_tokenizer **out, const char *json, size_t len, s
     struct lk_tokenizer *t = lk_calloc(1, sizeof *t);
     *out = NULL;
     if (!t) return lk_fail(e, LK_ENOMEM, "out of memory");
+    pthread_mutex_init(&t->trie_lock, NULL);
     int rc = lk__tokenizer_load(t, json, len, e);
     if (rc) {
         lk_tokenizer_close(t);
@@ -55,6 +56,8 @@ void lk_tokenizer_close(struct lk_tokenizer *t)
     lk__bpe_free(&t->bpe);
     lk_arena_free(&t->arena);
     pcre2_code_free(t->re);
+    lk__trie_free(t->trie);
+    pthread_mutex_destroy(&t->trie_lock);
     lk_free(t);
 }
 

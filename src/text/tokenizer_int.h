@@ -6,8 +6,10 @@
 #include "base/mem.h"
 #include "text/bpe.h"
 #include "text/tokenizer.h"
+#include "text/trie.h"
 
 #include <pcre2.h>
+#include <pthread.h>
 
 enum lk_tok_kind { LK_TOK_NONE = 0, LK_TOK_VOCAB, LK_TOK_ADDED, LK_TOK_SPECIAL };
 
@@ -36,7 +38,15 @@ struct lk_tokenizer {
     size_t by_bytes_mask;
     int nfc;
     pcre2_code *re;
+    pthread_mutex_t trie_lock;
+    struct lk_trie *trie; /* made on first use, under the lock */
 };
+
+/* The tokenizer's tree and span tables, made on first use by whoever asks; NULL: no memory.
+ * Thread-safe. */
+const struct lk_trie *lk__tokenizer_trie(const struct lk_tokenizer *t);
+const struct lk_span_profile *lk__tokenizer_profile(const struct lk_tokenizer *t, enum lk_span span,
+                                                    int state);
 
 /* Vocabulary, merges and pre-tokenizer from the parsed file. */
 int lk__tokenizer_load(struct lk_tokenizer *t, const char *json, size_t len, struct lk_err *e);
