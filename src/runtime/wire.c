@@ -96,7 +96,8 @@ int lk_wire_put_submit(struct lk_buf *b, const struct lk_wire_submit *s)
     put_i32(b, s->rule.budget);
     put_str(b, s->rule.budget_text);
     put_str(b, s->rule.schema);
-    put_strs(b, s->rule.tools, s->rule.n_tools);
+    put_str(b, s->rule.tools);
+    put_str(b, s->rule.tool);
     return end(b, at);
 }
 
@@ -302,7 +303,8 @@ int lk_wire_get_submit(struct lk_arena *a, const void *p, size_t n, struct lk_wi
     s->rule.budget = get_i32(&in);
     s->rule.budget_text = get_str(&in);
     s->rule.schema = get_str(&in);
-    s->rule.tools = get_strs(&in, &s->rule.n_tools);
+    s->rule.tools = get_str(&in);
+    s->rule.tool = get_str(&in);
     return done(&in);
 }
 

@@ -28,9 +28,9 @@ struct lk_wire_rule {
     int thinking_open;       /* the prompt ends inside <think> */
     int budget;              /* thinking tokens before the close is forced; < 0: none */
     const char *budget_text; /* said before </think> when the budget ends; NULL: nothing */
-    const char *schema;      /* JSON schema the answer must match; NULL: none */
-    const char *const *tools; /* the answer must begin with a call of one of these: "name\n", then a line a parameter, */
-    int n_tools;              /* "!" before a required one; or the single line "*": any parameters */
+    const char *schema;      /* JSON schema the answer must match; "": any object; NULL: none */
+    const char *tools;       /* tools (JSON array), one of which the answer must call; NULL: none */
+    const char *tool;        /* its name; NULL: any of them */
 };
 
 struct lk_wire_submit {

@@ -120,7 +120,7 @@ void lk_api_health(struct lk_front *f, struct lk_hx *x)
     static const char *const names[] = {"loading", "ok", "restarting"};
     enum lk_link_state s = lk_link_state(f->link);
     const char *status = f->draining ? "stopping" : names[s];
-    json_t *o = json_pack("{s:s, s:i, s:i, s:i}", "status", status, "running", lk_link_stats(f->link)->running, "requests",
+    json_t *o = json_pack("{s:s, s:s, s:i, s:i, s:i}", "status", status, "model", f->s->name, "running", lk_link_stats(f->link)->running, "requests",
                           lk_gens_count(f->gens), "restarts", lk_link_restarts(f->link));
     if (s == LK_LINK_DOWN) json_object_set_new(o, "reason", json_string(lk_link_reason(f->link)));
     if (s == LK_LINK_READY && lk_link_ready(f->link)->describe)

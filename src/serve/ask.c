@@ -3,8 +3,10 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "text/json_schema.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 void lk_front_id(struct lk_front *f, const char *prefix, char out[64])
@@ -71,55 +73,39 @@ out:
     return 0;
 }
 
-static int is_required(const json_t *schema, const char *key)
+static const char *dump(struct lk_arena *a, const json_t *v, struct lk_fault *fault)
 {
-    const json_t *v;
-    size_t i;
-    json_array_foreach(json_object_get(schema, "required"), i, v)
-        if (json_is_string(v) && !strcmp(json_string_value(v), key)) return 1;
-    return 0;
-}
-
-/* "name\n" and a line a parameter, as wire.h has it. */
-static int tool_lines(struct lk_buf *b, const char *name, const json_t *schema)
-{
-    const json_t *props = json_object_get(schema, "properties"), *more = json_object_get(schema, "additionalProperties");
-    const char *key;
-    json_t *v;
-    lk_buf_fmt(b, "%s\n", name);
-    int any = !json_is_object(props) || (more && !json_is_false(more)) || json_object_size(props) > 64;
-    json_object_foreach((json_t *)props, key, v) any |= !*key || strpbrk(key, "\n<>") != NULL;
-    if (any) return lk_buf_str(b, "*\n");
-    json_object_foreach((json_t *)props, key, v) lk_buf_fmt(b, "%s%s\n", is_required(schema, key) ? "!" : "", key);
-    return b->failed ? LK_ENOMEM : 0;
+    char *text = json_dumps(v, JSON_COMPACT), *own = text ? lk_arena_strndup(a, text, strlen(text)) : NULL;
+    free(text);
+    if (!own) lk_fault_set(fault, 503, "out_of_memory", NULL, "no memory for a schema");
+    return own;
 }
 
 int lk_rule_tools(struct lk_wire_rule *r, struct lk_arena *a, enum lk_choice choice, const char *name, const json_t *tools,
                   struct lk_fault *fault)
 {
-    size_t n = json_array_size(tools), k = 0;
+    size_t n = json_array_size(tools), i = 0;
     if (choice == LK_CHOICE_AUTO || choice == LK_CHOICE_NONE) return 0;
     if (!n) return lk_fault_field(fault, "tool_choice", "needs tools");
-    const char **v = lk_arena_alloc(a, n * sizeof *v);
-    for (size_t i = 0; v && i < n; i++) {
-        const json_t *fn = json_object_get(json_array_get(tools, i), "function");
-        const char *own = json_string_value(json_object_get(fn, "name"));
-        struct lk_buf b = {0};
-        if (choice == LK_CHOICE_NAMED && strcmp(own, name)) continue;
-        if (!tool_lines(&b, own, json_object_get(fn, "parameters"))) v[k] = lk_arena_strndup(a, b.data, b.len);
-        lk_buf_free(&b);
-        if (!v[k++]) return lk_fault_set(fault, 503, "out_of_memory", NULL, "no memory");
-    }
-    if (!v) return lk_fault_set(fault, 503, "out_of_memory", NULL, "no memory");
-    if (!k) return lk_fault_field(fault, "tool_choice", "names the function \"%.64s\", which is not in tools", name);
-    r->tools = v;
-    r->n_tools = (int)k;
-    return 0;
+    while (name && i < n &&
+           strcmp(name, json_string_value(json_object_get(json_object_get(json_array_get(tools, i), "function"), "name"))))
+        i++;
+    if (i == n) return lk_fault_field(fault, "tool_choice", "names the function \"%.64s\", which is not in tools", name);
+    r->tool = name;
+    return (r->tools = dump(a, tools, fault)) ? 0 : -1;
 }
 
 int lk_rule_schema(struct lk_wire_rule *r, struct lk_arena *a, const json_t *schema, const char *where, struct lk_fault *fault)
 {
-    return lk_fault_set(fault, 400, "response_format_not_supported", where, "%s: structured output is not built in", where);
+    struct lk_syntax syntax = {0};
+    struct lk_err e = {0};
+    if (lk_schema_syntax(&syntax, schema, &e)) {
+        if (e.code != LK_EREQUEST) return lk_fault_err(fault, &e);
+        return lk_fault_set(fault, 400, "unsupported_schema", where, "%s: %s", where, e.text);
+    }
+    lk__syn_free(&syntax);
+    r->schema = schema ? dump(a, schema, fault) : "";
+    return r->schema ? 0 : -1;
 }
 
 json_t *lk_usage_openai(const struct lk_gen_totals *t, int n)

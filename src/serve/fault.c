@@ -5,6 +5,23 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <utf8proc.h>
+
+/* A text cut in the middle of a character, or made of bytes a client sent, must still be a JSON string. */
+static void make_utf8(char *s)
+{
+    utf8proc_ssize_t left = (utf8proc_ssize_t)strlen(s);
+    while (left > 0) {
+        utf8proc_int32_t ch;
+        utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)s, left, &ch);
+        if (n <= 0) {
+            *s = '?';
+            n = 1;
+        }
+        s += n;
+        left -= n;
+    }
+}
 
 static int vset(struct lk_fault *f, int status, const char *code, const char *param, const char *fmt, va_list ap)
 {
@@ -13,6 +30,8 @@ static int vset(struct lk_fault *f, int status, const char *code, const char *pa
     snprintf(f->code, sizeof f->code, "%s", code);
     snprintf(f->param, sizeof f->param, "%s", param ? param : "");
     vsnprintf(f->text, sizeof f->text, fmt, ap);
+    make_utf8(f->text);
+    make_utf8(f->param);
     return -1;
 }
 
