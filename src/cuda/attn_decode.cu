@@ -4,18 +4,21 @@
  * split of the key axis, a page of 64 keys at a time. Keys lie on the wide side of the tensor op: warp w scores keys
  * 16w..16w+15 over all 256 dims, codes going from the ring straight into fragments as exact integers; the K scale of a group
  * multiplies its FP32 partial score. Maxima and weights pass through shared memory (2 barriers a page); then warp w
- * adds up 64 output dims (one V scale group, folded into the weights) over the 64 keys in FP32. Each thread
- * copies ahead exactly the bytes it will use itself, so the ring needs no barrier.
+ * adds up 64 output dims (one V scale group, folded into the weights) over the 64 keys in FP32. A warp copies the
+ * whole rows of its 16 keys (full lines: half lines made the L2 the limit at 3.5 TB/s): K into its own tile, refilled as soon as it has
+ * been scored, V into one of two shared tiles, a page ahead. 16-byte chunks are swizzled so that fragments read without conflicts.
  * Every number of a row is computed in an order that only its own position decides: batch-invariant.
  * Regime: T <= 16 split (bytes: the cache once, 2112 a token at 4 KV heads); direct: any T, one block walks all keys. */
 #include "cuda/attn_shared.h"
 #include "cuda/frag.cuh"
+#include "cuda/pdl.cuh"
 
 #define THREADS 128
 #define P_SHIFT 6.f /* weights are at most 2^6: after the V scale they stay normal in FP16 */
 
 struct task {
     int row0, nr, cols, kvh, pos0; /* first batch row, rows, columns = rows * group, position of the first row */
+    int lane_pos0;                 /* position of the lane's first row: older keys are not of this step */
     int window, k0, k1;            /* keys [k0, k1), k0 a multiple of 64 */
     const int32_t *pages;
 };
@@ -34,6 +37,7 @@ static __device__ bool task_find(const struct lk_attn_params &p, struct task *t,
     t->cols = t->nr * (p.n_q / p.n_kv);
     t->row0 = l.row0 + rg * LK_ATTN_ROWS;
     t->pos0 = l.pos0 + rg * LK_ATTN_ROWS;
+    t->lane_pos0 = l.pos0;
     t->window = p.window;
     t->pages = p.pages + l.page0;
     int lo = p.window > 0 ? max(0, t->pos0 - p.window) & ~63 : 0;
@@ -53,18 +57,18 @@ static __device__ __forceinline__ bool sees(const struct task &t, int group, int
 
 template <int KIND> struct geom {
     static constexpr int elem = KIND == LK_KV_I8 ? 1 : 2;
-    static constexpr int k_bytes = 64 * elem * 2; /* a thread's share of 16 keys x 256 dims */
-    static constexpr int v_bytes = 64 * elem * 2; /* and of 64 keys x 64 dims */
-    static constexpr int stage = THREADS * (k_bytes + v_bytes);
+    static constexpr int row = LK_HEAD * elem; /* bytes of a key */
+    static constexpr int tile = LK_PAGE * row;
 };
 
-/* Shared memory: ring of 2 stages | queries as B fragments | weights as B fragments | maxima | V scales | sums */
+/* Shared memory: K tile | V tiles (2) | queries as B fragments | weights as B fragments | maxima | V scales, sums */
 template <int KIND, int NT> struct smem_map {
-    static constexpr int q = 2 * geom<KIND>::stage;
+    static constexpr int v = geom<KIND>::tile;
+    static constexpr int q = 3 * geom<KIND>::tile;
     static constexpr int p = q + NT * 4096;
     static constexpr int mx = p + NT * 1024;
     static constexpr int vs = mx + 4 * NT * 8 * 4;
-    static_assert(vs + 4 * 64 * 2 == 2 * geom<KIND>::stage + NT * 5248 + 512, "lk_attn_decode_smem says the same");
+    static_assert(vs + 4 * 64 * 2 == 3 * geom<KIND>::tile + NT * 5248 + 512, "lk_attn_decode_smem says the same");
 };
 
 #if __CUDA_ARCH__ >= 800
@@ -102,27 +106,20 @@ static __device__ __forceinline__ struct page_ptr page_at(const struct lk_attn_p
     return r;
 }
 
-/* Starts the copies of one page into a stage: 16-byte slots [i][thread], then 8- or 16-byte slots for V. */
-template <int KIND> static __device__ __forceinline__ void ring_issue(uint8_t *stage, const struct page_ptr &pg)
+/* Starts the copies of this warp's 16 keys, whole rows; chunk c of key r goes to c ^ swizzle(r): 4 (I8) or 1 (BF16) for odd keys
+ * of K, twice bits 1..2 of the key for V. */
+template <int KIND, bool V>
+static __device__ __forceinline__ void copy_rows(uint8_t *tile, const uint8_t *src)
 {
-    constexpr int E = geom<KIND>::elem;
-    int tid = threadIdx.x, w = tid >> 5, g = (tid & 31) >> 2, c = tid & 3;
-    const uint8_t *k = pg.k + (16 * w + g) * LK_HEAD * E + c * 16 * E;
+    constexpr int ROW = geom<KIND>::row, CHUNKS = ROW / 16;
+    int lane = threadIdx.x & 31, at = (threadIdx.x >> 5) * 16 * ROW;
 #pragma unroll
-    for (int i = 0; i < 8; i++) /* i = group of 64 dims * 2 + (row g or g + 8) */
-#pragma unroll
-        for (int e = 0; e < E; e++)
-            lk_cp16(stage + ((i * E + e) * THREADS + tid) * 16, k + (i & 1) * 8 * LK_HEAD * E + (i >> 1) * 64 * E + e * 16);
-    uint8_t *vst = stage + THREADS * geom<KIND>::k_bytes;
-    const uint8_t *v = pg.v + 2 * c * LK_HEAD * E + w * 64 * E + g * 8 * E;
-#pragma unroll
-    for (int i = 0; i < 16; i++) { /* key 16 (i/4) + 2c + (i&1) + 8 ((i>>1)&1) */
-        const uint8_t *src = v + (16 * (i >> 2) + (i & 1) + 8 * ((i >> 1) & 1)) * LK_HEAD * E;
-        if (E == 1)
-            lk_cp8(vst + (i * THREADS + tid) * 8, src);
-        else
-            lk_cp16(vst + (i * THREADS + tid) * 16, src);
+    for (int i = 0; i < 16 * ROW / 512; i++) {
+        int r = (i * 32 + lane) / CHUNKS, c = (i * 32 + lane) % CHUNKS;
+        int swz = V ? ((r >> 1) & 3) * 2 : (r & 1) * (KIND == LK_KV_I8 ? 4 : 1);
+        lk_cp16(tile + at + r * ROW + ((c ^ swz) * 16), src + at + (i * 32 + lane) * 16);
     }
+    lk_cp_commit();
 }
 
 /* A operand of one k-step for keys g and g+8: a[0], a[2] of row g, a[1], a[3] of row g + 8. */
@@ -144,12 +141,13 @@ static __device__ __forceinline__ void k_frag(const uint4 *k0, const uint4 *k1, 
 
 /* Scores of 16 keys x NT*8 columns. ks: K scales of keys g and g+8, 4 halves each. */
 template <int KIND, int NT>
-static __device__ __forceinline__ void scores(const uint8_t *stage, const uint8_t *qs, const uint2 ks[2],
+static __device__ __forceinline__ void scores(const uint8_t *tile, const uint8_t *qs, const uint2 ks[2],
                                               float acc[NT][4])
 {
-    constexpr int E = geom<KIND>::elem;
-    int tid = threadIdx.x, lane = tid & 31;
-    const uint4 *kst = (const uint4 *)stage + tid, *qf = (const uint4 *)qs + lane;
+    constexpr int E = geom<KIND>::elem, ROW = geom<KIND>::row;
+    int tid = threadIdx.x, lane = tid & 31, g = lane >> 2, c = lane & 3, swz = (g & 1) * (KIND == LK_KV_I8 ? 4 : 1);
+    const uint8_t *row = tile + ((tid >> 5) * 16 + g) * ROW;
+    const uint4 *qf = (const uint4 *)qs + lane;
 #pragma unroll
     for (int nt = 0; nt < NT; nt++)
 #pragma unroll
@@ -160,8 +158,9 @@ static __device__ __forceinline__ void scores(const uint8_t *stage, const uint8_
         uint4 k0[E], k1[E];
 #pragma unroll
         for (int e = 0; e < E; e++) {
-            k0[e] = kst[(2 * G * E + e) * THREADS];
-            k1[e] = kst[((2 * G + 1) * E + e) * THREADS];
+            int at = (((G * 4 + c) * E + e) ^ swz) * 16;
+            k0[e] = *(const uint4 *)(row + at);
+            k1[e] = *(const uint4 *)(row + 8 * ROW + at);
         }
         float part[NT][4];
 #pragma unroll
@@ -198,18 +197,21 @@ static __device__ __forceinline__ void scores(const uint8_t *stage, const uint8_
 template <int KIND>
 static __device__ __forceinline__ void v_frag(const uint8_t *vst, int t, int n_valid, uint32_t a[4][4])
 {
-    int tid = threadIdx.x, c = tid & 3;
+    constexpr int ROW = geom<KIND>::row;
+    int w = threadIdx.x >> 5, g = (threadIdx.x & 31) >> 2, c = threadIdx.x & 3;
 #pragma unroll
-    for (int h = 0; h < 2; h++) { /* keys 2c, 2c+1 then 2c+8, 2c+9 */
-        int i = 4 * t + 2 * h;
+    for (int h = 0; h < 2; h++) { /* keys 2c, 2c+1 then 2c+8, 2c+9: the same swizzle, 2c */
+        const uint8_t *row = vst + (16 * t + 8 * h + 2 * c) * ROW;
         if (KIND == LK_KV_I8) {
-            uint2 x = ((const uint2 *)vst)[i * THREADS + tid], y = ((const uint2 *)vst)[(i + 1) * THREADS + tid];
+            const uint8_t *at = row + (((4 * w + (g >> 1)) ^ (2 * c)) * 16) + (g & 1) * 8;
+            uint2 x = *(const uint2 *)at, y = *(const uint2 *)(at + ROW);
             lk_i8_h2(lk_prmt(x.x, y.x, 0x5140u) ^ 0x80808080u, &a[0][2 * h], &a[0][2 * h + 1]);
             lk_i8_h2(lk_prmt(x.x, y.x, 0x7362u) ^ 0x80808080u, &a[1][2 * h], &a[1][2 * h + 1]);
             lk_i8_h2(lk_prmt(x.y, y.y, 0x5140u) ^ 0x80808080u, &a[2][2 * h], &a[2][2 * h + 1]);
             lk_i8_h2(lk_prmt(x.y, y.y, 0x7362u) ^ 0x80808080u, &a[3][2 * h], &a[3][2 * h + 1]);
         } else {
-            uint4 x = ((const uint4 *)vst)[i * THREADS + tid], y = ((const uint4 *)vst)[(i + 1) * THREADS + tid];
+            const uint8_t *at = row + (((8 * w + g) ^ (2 * c)) * 16);
+            uint4 x = *(const uint4 *)at, y = *(const uint4 *)(at + ROW);
             int key = 16 * t + 8 * h + 2 * c;
             if (key >= n_valid) /* beyond the lane's last token lies anything, NaN too */
                 x = make_uint4(0, 0, 0, 0);
@@ -231,7 +233,7 @@ static __device__ __forceinline__ void values(const uint8_t *vst, const uint8_t 
                                               float o[NT][4][4])
 {
     int lane = threadIdx.x & 31, c = lane & 3;
-#pragma unroll
+#pragma unroll 2
     for (int t = 0; t < 4; t++) {
         uint32_t a[4][4];
         v_frag<KIND>(vst, t, n_valid, a);
@@ -254,12 +256,10 @@ static __device__ __forceinline__ void values(const uint8_t *vst, const uint8_t 
     }
 }
 
-/* Running maximum, weights and their sums of one page. Columns of a lane: 8 nt + 2c + {0,1}. */
-template <int NT>
-static __device__ __forceinline__ void weights(float acc[NT][4], uint8_t *ps, float *mx, float m[NT][2], float l[NT][2],
-                                               float o[NT][4][4])
+/* Maxima of this warp's keys, then of the page. The barrier also tells that everybody is done with the page before. */
+template <int NT> static __device__ __forceinline__ void maxima(const float acc[NT][4], float *mx)
 {
-    int lane = threadIdx.x & 31, w = threadIdx.x >> 5, g = lane >> 2, c = lane & 3;
+    int lane = threadIdx.x & 31, w = threadIdx.x >> 5;
 #pragma unroll
     for (int nt = 0; nt < NT; nt++) {
         float a = fmaxf(acc[nt][0], acc[nt][2]), b = fmaxf(acc[nt][1], acc[nt][3]);
@@ -268,10 +268,18 @@ static __device__ __forceinline__ void weights(float acc[NT][4], uint8_t *ps, fl
             a = fmaxf(a, __shfl_xor_sync(LK_FULL, a, i));
             b = fmaxf(b, __shfl_xor_sync(LK_FULL, b, i));
         }
-        if (g == 0)
-            *(float2 *)(mx + (w * NT + nt) * 8 + 2 * c) = make_float2(a, b);
+        if (lane < 4)
+            *(float2 *)(mx + (w * NT + nt) * 8 + 2 * lane) = make_float2(a, b);
     }
     __syncthreads();
+}
+
+/* Running maximum, weights and their sums of one page. Columns of a lane: 8 nt + 2c + {0,1}. */
+template <int NT>
+static __device__ __forceinline__ void weights(float acc[NT][4], uint8_t *ps, float *mx, float m[NT][2], float l[NT][2],
+                                               float o[NT][4][4])
+{
+    int lane = threadIdx.x & 31, w = threadIdx.x >> 5, c = lane & 3;
     float corr[NT][2];
     bool moved = false;
 #pragma unroll
@@ -304,7 +312,6 @@ static __device__ __forceinline__ void weights(float acc[NT][4], uint8_t *ps, fl
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     o[nt][j][i] *= corr[nt][i & 1];
-    __syncthreads();
 }
 
 template <int NT>
@@ -367,70 +374,87 @@ static __device__ void finish(const struct lk_attn_params &p, const struct task 
         }
 }
 
+/* What a warp needs of a page beside the copied rows: K scales of keys g and g+8, V scales of keys lane and lane+32. */
+struct scales {
+    uint2 k[2];
+    uint16_t v[2];
+};
+
+static __device__ __forceinline__ void scales_load(struct scales *s, const struct page_ptr &pg)
+{
+    int lane = threadIdx.x & 31, w = threadIdx.x >> 5;
+    const uint16_t *k = pg.ks + (16 * w + (lane >> 2)) * 4, *v = pg.vs + lane * 4 + w;
+    s->k[0] = *(const uint2 *)k;
+    s->k[1] = *(const uint2 *)(k + 32);
+    s->v[0] = v[0];
+    s->v[1] = v[128];
+}
+
 template <int KIND, int NT>
 static __device__ __forceinline__ void walk(const struct lk_attn_params &p, const struct task &t, int split, uint8_t *smem)
 {
     typedef smem_map<KIND, NT> map;
-    int lane = threadIdx.x & 31, w = threadIdx.x >> 5, g = lane >> 2, group = p.n_q / p.n_kv;
-    uint16_t *vs = (uint16_t *)(smem + map::vs) + w * 64;
-    float o[NT][4][4], m[NT][2], l[NT][2];
+    constexpr int TILE = geom<KIND>::tile;
+    int lane = threadIdx.x & 31, group = p.n_q / p.n_kv, last = t.k1 - 1;
+    uint16_t *vs = (uint16_t *)(smem + map::vs) + (threadIdx.x >> 5) * 64;
+    float *mx = (float *)(smem + map::mx), o[NT][4][4], m[NT][2], l[NT][2];
 #pragma unroll
     for (int nt = 0; nt < NT; nt++) {
         m[nt][0] = m[nt][1] = NO_SCORE;
         l[nt][0] = l[nt][1] = 0.f;
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                o[nt][j][i] = 0.f;
+        for (int i = 0; i < 16; i++)
+            o[nt][i >> 2][i & 3] = 0.f;
     }
-    int last = t.k1 - 1;
     struct page_ptr pg = page_at<KIND>(p, t, t.pages[t.k0 >> 6]);
-    ring_issue<KIND>(smem, pg);
-    lk_cp_commit();
-    load_q<NT>(p, t, smem + map::q);
-    uint2 ks[2];
-    uint16_t v0 = 0, v1 = 0;
-    if (KIND == LK_KV_I8) {
-        ks[0] = *(const uint2 *)(pg.ks + (16 * w + g) * 4);
-        ks[1] = *(const uint2 *)(pg.ks + (16 * w + g + 8) * 4);
-        v0 = pg.vs[lane * 4 + w];
-        v1 = pg.vs[(lane + 32) * 4 + w];
-    }
+    struct scales sc;
+    bool old = t.k0 + 63 < t.lane_pos0; /* nothing of this step lies in the first page: no need to wait for prep */
+    if (!old)
+        pdl_wait();
+    copy_rows<KIND, false>(smem, pg.k);
+    copy_rows<KIND, true>(smem + map::v, pg.v);
+    if (KIND == LK_KV_I8)
+        scales_load(&sc, pg);
     int next = t.pages[min(t.k0 + 64, last) >> 6];
+    if (old)
+        pdl_wait();
+    pdl_trigger();
+    load_q<NT>(p, t, smem + map::q);
     __syncthreads();
     for (int kb = t.k0, st = 0; kb < t.k1; kb += 64, st ^= 1) {
         bool more = kb + 64 < t.k1;
-        uint2 ks_now[2] = {ks[0], ks[1]};
         int n_valid = t.pos0 + t.nr - kb; /* keys of this page that exist, for this block */
+        lk_cp_wait<1>();                  /* K of this page */
+        __syncwarp();
+        float acc[NT][4];
+        scores<KIND, NT>(smem, smem + map::q, sc.k, acc);
+        __syncwarp();
         if (KIND == LK_KV_I8) {
-            vs[lane] = lane < n_valid ? v0 : 0;
-            vs[lane + 32] = lane + 32 < n_valid ? v1 : 0;
+            vs[lane] = lane < n_valid ? sc.v[0] : 0;
+            vs[lane + 32] = lane + 32 < n_valid ? sc.v[1] : 0;
         }
         if (more) {
             pg = page_at<KIND>(p, t, next);
-            ring_issue<KIND>(smem + (st ^ 1) * geom<KIND>::stage, pg);
             next = t.pages[min(kb + 128, last) >> 6];
-            if (KIND == LK_KV_I8) {
-                ks[0] = *(const uint2 *)(pg.ks + (16 * w + g) * 4);
-                ks[1] = *(const uint2 *)(pg.ks + (16 * w + g + 8) * 4);
-                v0 = pg.vs[lane * 4 + w];
-                v1 = pg.vs[(lane + 32) * 4 + w];
-            }
+            copy_rows<KIND, false>(smem, pg.k);
+            if (KIND == LK_KV_I8)
+                scales_load(&sc, pg);
         }
-        lk_cp_commit();
-        lk_cp_wait<1>();
-        const uint8_t *stage = smem + st * geom<KIND>::stage;
-        float acc[NT][4];
-        scores<KIND, NT>(stage, smem + map::q, ks_now, acc);
         if (kb + 63 > t.pos0 || (t.window > 0 && kb < t.pos0 + t.nr - 1 - t.window))
             mask<NT>(t, group, kb, acc);
-        weights<NT>(acc, smem + map::p, (float *)(smem + map::mx), m, l, o);
-        values<KIND, NT>(stage + THREADS * geom<KIND>::k_bytes, smem + map::p, vs, n_valid, o);
-        __syncwarp();
+        maxima<NT>(acc, mx);
+        if (more)
+            copy_rows<KIND, true>(smem + map::v + (st ^ 1) * TILE, pg.v);
+        weights<NT>(acc, smem + map::p, mx, m, l, o);
+        if (more)
+            lk_cp_wait<2>(); /* V of this page */
+        else
+            lk_cp_wait<0>();
+        __syncthreads();
+        values<KIND, NT>(smem + map::v + st * TILE, smem + map::p, vs, n_valid, o);
     }
     __syncthreads();
-    finish<NT>(p, t, split, (float *)(smem + map::mx), m, l, o);
+    finish<NT>(p, t, split, mx, m, l, o);
 }
 
 template <int KIND, int NT> static __device__ __forceinline__ void decode(const struct lk_attn_params &p)
@@ -438,8 +462,10 @@ template <int KIND, int NT> static __device__ __forceinline__ void decode(const 
     extern __shared__ __align__(16) uint8_t smem[];
     struct task t;
     int split;
-    if (!task_find(p, &t, &split))
+    if (!task_find(p, &t, &split)) {
+        pdl_wait();
         return;
+    }
     if (NT == 1 || t.cols <= 8)
         walk<KIND, 1>(p, t, split, smem);
     else if (NT == 2 || t.cols <= 16)
@@ -462,7 +488,7 @@ template <int KIND, int NT> static __device__ void decode(const struct lk_attn_p
     {                                                                                                       \
         decode<kind, nt>(p);                                                                                \
     }
-DECODE(attn_decode_i8_1, LK_KV_I8, 1, 3)
+DECODE(attn_decode_i8_1, LK_KV_I8, 1, 4)
 DECODE(attn_decode_i8_2, LK_KV_I8, 2, 3)
 DECODE(attn_decode_i8_3, LK_KV_I8, 3, 3)
 DECODE(attn_decode_i8_4, LK_KV_I8, 4, 2)

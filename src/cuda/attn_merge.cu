@@ -3,6 +3,7 @@
  * splits exist follows from the row's own position. Bytes: T * n_q * splits * 1032 in. */
 #include "cuda/attn_shared.h"
 #include "cuda/frag.cuh"
+#include "cuda/pdl.cuh"
 
 static __device__ int row_pos(const struct lk_attn_params &p, int row)
 {
@@ -20,6 +21,8 @@ extern "C" __global__ void __launch_bounds__(256) attn_merge(const struct lk_att
     __shared__ float wgt[256], wsum[8], wmax[8];
     int row = blockIdx.y, head = blockIdx.x >> 2, quarter = blockIdx.x & 3, tid = threadIdx.x;
     int pos = row_pos(p, row);
+    pdl_wait();
+    pdl_trigger();
     if (pos < 0)
         return;
     int first = p.window > 0 && pos > p.window ? lk_attn_split_of(pos - p.window) : 0;

@@ -3,6 +3,7 @@
  * a rotation pair (i, i+32) and the upper three Hadamard bits stay inside a lane. Moves T*(512 n_q + 512 n_kv)*4 bytes in. */
 #include "cuda/attn_shared.h"
 #include "cuda/frag.cuh"
+#include "cuda/pdl.cuh"
 
 static __device__ int lane_of_row(const struct lk_attn_params &p, int row)
 {
@@ -97,6 +98,8 @@ template <int KIND> static __device__ void prep(const struct lk_attn_params &p)
     int lane = threadIdx.x & 31, units = p.n_q + 2 * p.n_kv;
     int item = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
     int row = item / units, u = item % units;
+    pdl_wait(); /* only then: the next kernel reads older pages as soon as this one has started */
+    pdl_trigger();
     if (row >= p.n_rows)
         return;
     int l = lane_of_row(p, row);

@@ -36,11 +36,11 @@ static inline LK_HD int lk_attn_split_of(int key)
     return 176 + ((key - 65536) >> 10);
 }
 
-/* Dynamic shared memory of the decode kernel: two ring stages of K and V fragments, queries and weights as fragments, maxima,
- * V scales. stage: 32,768 B for I8, 65,536 for BF16; tiles of 8 columns. */
-static inline LK_HD unsigned lk_attn_decode_smem(unsigned stage, unsigned tiles)
+/* Dynamic shared memory of the decode kernel: a tile of K and two of V, queries and weights as fragments, maxima, V scales.
+ * tile: 16,384 B for I8, 32,768 for BF16; tiles of 8 columns. */
+static inline LK_HD unsigned lk_attn_decode_smem(unsigned tile, unsigned tiles)
 {
-    return 2 * stage + tiles * (4096 + 1024 + 128) + 512;
+    return 3 * tile + tiles * (4096 + 1024 + 128) + 512;
 }
 
 /* Of the prefill kernel: queries 64 KiB, two tiles each of K and V 128 KiB, codes on their way 32 KiB, barriers. */

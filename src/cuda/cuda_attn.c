@@ -49,7 +49,7 @@ static void launch_prep(struct cu_dev *d, const struct lk_attn_args *a, struct l
     static const char *const name[] = {"attn_prep_i8", "attn_prep_bf16", "attn_prep_f32"};
     int items = a->b->n_rows * (a->n_q + 2 * a->n_kv);
     double bytes = (double)a->b->n_rows * LK_HEAD * (a->n_q * 6.0 + a->n_kv * 10.0);
-    cu_launch(d, name[a->kv_kind], (struct cu_grid){.gx = cu_div(items, 8), .bx = 256, .bytes = bytes}, CU_ARGS(p));
+    cu_launch(d, name[a->kv_kind], (struct cu_grid){.gx = cu_div(items, 8), .bx = 256, .flags = CU_PDL, .bytes = bytes}, CU_ARGS(p));
 }
 
 static void launch_decode(struct cu_dev *d, const struct lk_attn_args *a, struct lk_attn_params *p)
@@ -60,11 +60,12 @@ static void launch_decode(struct cu_dev *d, const struct lk_attn_args *a, struct
     int rows = p->n_rows < LK_ATTN_ROWS ? p->n_rows : LK_ATTN_ROWS;
     int tiles = (int)cu_div(rows * (a->n_q / a->n_kv), 8);
     int groups = (int)cu_div(p->n_rows, LK_ATTN_ROWS);
-    unsigned stage = a->kv_kind == LK_KV_I8 ? 32768u : 65536u;
+    unsigned tile = a->kv_kind == LK_KV_I8 ? 16384u : 32768u;
     struct cu_grid g = {.gx = (unsigned)(groups * a->n_kv * (p->direct ? 1 : p->n_splits)),
                         .gy = (unsigned)p->n_lanes,
                         .bx = 128,
-                        .smem = lk_attn_decode_smem(stage, (unsigned)tiles),
+                        .smem = lk_attn_decode_smem(tile, (unsigned)tiles),
+                        .flags = CU_PDL,
                         .bytes = kv_bytes(a)};
     cu_launch(d, name[a->kv_kind][tiles - 1], g, CU_ARGS(p));
 }
@@ -111,7 +112,7 @@ static void cu_attn(struct lk_dev *dev, const struct lk_attn_args *a)
         launch_decode(d, a, &p);
     if (small)
         cu_launch(d, "attn_merge", (struct cu_grid){.gx = (unsigned)a->n_q * 4, .gy = (unsigned)b->n_rows, .bx = 256,
-                                                    .bytes = (double)parts * (LK_HEAD * 4 + 8)}, CU_ARGS(&p));
+                                                    .flags = CU_PDL, .bytes = (double)parts * (LK_HEAD * 4 + 8)}, CU_ARGS(&p));
 }
 
 void cu_attn_ops(struct cu_dev *d)

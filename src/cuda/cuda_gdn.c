@@ -3,7 +3,9 @@
 
 #include "cuda/gdn_shared.h"
 
-#define RECUR_SMEM (3 * LK_GDN_BLOCK * LK_GDN_D * 4 + 3 * LK_GDN_BLOCK * 4)
+#define GDN_SOLVE_SMEM (4 * 16384 + LK_GDN_CHUNK * (LK_GDN_CHUNK + 4) * 4 + 2 * LK_GDN_CHUNK * 4)
+#define GDN_PASS_SMEM (8 * 16384 + 6 * 8192 + LK_GDN_CHUNK * 4)
+#define RECUR_SMEM (4 * LK_GDN_BLOCK * LK_GDN_D * 4 + 3 * LK_GDN_BLOCK * 4)
 
 int cu_gdn_check(struct cu_dev *d, const struct lk_dev_need *n, struct lk_err *e)
 {
@@ -28,9 +30,21 @@ static size_t row_floats(int hk, int hv)
     return (size_t)hk * LK_GDN_D + rld_floats(hk, hv);
 }
 
+/* The chunked form, beside the rows: u, w (f32 in size) and the masked scores of each chunk and head, and its summed decay. */
+static size_t chunk_floats(int hv)
+{
+    return (size_t)hv * (2 * LK_GDN_CHUNK * LK_GDN_D + LK_GDN_CHUNK * LK_GDN_CHUNK + LK_GDN_CHUNK);
+}
+
+static size_t chunks_of(int rows, int lanes) /* at most: each lane may end in a part of one */
+{
+    return (size_t)rows / LK_GDN_CHUNK + (size_t)lanes;
+}
+
 size_t cu_gdn_scratch(struct cu_dev *d, const struct lk_dev_need *n)
 {
-    return (size_t)n->max_rows * row_floats(n->hk, n->hv) * 4 + 1024;
+    size_t chunks = n->hv && d->arch >= 80 ? chunks_of(n->max_rows, n->max_lanes) : 0;
+    return (size_t)n->max_rows * row_floats(n->hk, n->hv) * 4 + chunks * chunk_floats(n->hv) * 4;
 }
 
 /* Where k, v, g and beta of a row lie: in the record, or in scratch behind the queries. */
@@ -54,6 +68,30 @@ static double state_bytes(const struct lk_batch *b, int hv)
     return (double)b->n_lanes * hv * LK_GDN_D * LK_GDN_D * 4;
 }
 
+static void launch_recur(struct cu_dev *d, const struct lk_batch *b, struct lk_gdn_params *p)
+{
+    struct cu_grid g = {.gx = (unsigned)p->hv, .gy = (unsigned)b->n_lanes, .bx = 512, .smem = RECUR_SMEM, .flags = CU_PDL,
+                        .bytes = state_bytes(b, p->hv) * (p->keep_state ? 1 : 2)};
+    cu_launch(d, "gdn_recur", g, CU_ARGS(p));
+}
+
+static void launch_chunks(struct cu_dev *d, const struct lk_batch *b, struct lk_gdn_params *p, float *room)
+{
+    size_t chunks = chunks_of(b->n_rows, b->n_lanes), part = chunks * (size_t)p->hv * LK_GDN_CHUNK;
+    p->u = room;
+    p->w = (uint16_t *)(void *)(p->u + part * LK_GDN_D);
+    p->pm = p->w + part * 2 * LK_GDN_D;
+    p->gsum = (float *)(void *)(p->pm + part * 2 * LK_GDN_CHUNK);
+    struct cu_grid g = {.gx = (unsigned)chunks, .gy = (unsigned)p->hv, .bx = 256, .smem = GDN_SOLVE_SMEM,
+                        .bytes = (double)part * LK_GDN_D * 20};
+    cu_launch(d, "gdn_chunk_solve", g, CU_ARGS(p));
+    g = (struct cu_grid){.gx = (unsigned)p->hv * 2, .gy = (unsigned)b->n_lanes, .bx = 256, .smem = GDN_PASS_SMEM,
+                         .bytes = (double)part * LK_GDN_D * 24};
+    cu_launch(d, "gdn_chunk_pass", g, CU_ARGS(p));
+    g = (struct cu_grid){.gx = (unsigned)chunks, .gy = (unsigned)p->hv, .bx = 256, .bytes = (double)part * LK_GDN_D * 10};
+    cu_launch(d, "gdn_chunk_norm", g, CU_ARGS(p));
+}
+
 static void cu_gdn(struct lk_dev *dev, const struct lk_gdn_args *a)
 {
     struct cu_dev *d = cu_of(dev);
@@ -64,7 +102,10 @@ static void cu_gdn(struct lk_dev *dev, const struct lk_gdn_args *a)
                               .dt_bias = a->dt_bias, .norm_w = a->norm_w, .state = a->state, .conv = a->conv,
                               .out = a->out, .eps = a->eps, .ld = a->ld, .n_rows = b->n_rows, .n_lanes = b->n_lanes,
                               .hk = a->hk, .hv = a->hv, .tiled = a->tiled, .keep_state = record};
-    p.q = cu_scratch(d, (size_t)b->n_rows * row_floats(a->hk, a->hv) * 4);
+    p.chunked = !record && b->n_rows > LK_GDN_BLOCK && d->arch >= 80;
+    size_t rows = (size_t)b->n_rows * row_floats(a->hk, a->hv);
+    size_t room = p.chunked ? chunks_of(b->n_rows, b->n_lanes) * chunk_floats(a->hv) : 0;
+    p.q = cu_scratch(d, (rows + room) * 4);
     if (!p.q) return;
     if (record) {
         bind_record(&p, a->record);
@@ -73,11 +114,12 @@ static void cu_gdn(struct lk_dev *dev, const struct lk_gdn_args *a)
         bind_rows(&p, p.q + (size_t)b->n_rows * (size_t)a->hk * LK_GDN_D);
     }
     struct cu_grid g = {.gx = cu_div(units, 8), .gy = cu_div(b->n_rows, LK_GDN_PREP_ROWS), .gz = (unsigned)b->n_lanes,
-                        .bx = 256, .bytes = (double)b->n_rows * units * LK_GDN_D * (record ? 12 : 8)};
+                        .bx = 256, .flags = CU_PDL, .bytes = (double)b->n_rows * units * LK_GDN_D * (record ? 12 : 8)};
     cu_launch(d, "gdn_prep", g, CU_ARGS(&p));
-    g = (struct cu_grid){.gx = (unsigned)a->hv, .gy = (unsigned)b->n_lanes, .bx = 512, .smem = RECUR_SMEM,
-                         .bytes = state_bytes(b, a->hv) * (record ? 1 : 2)};
-    cu_launch(d, "gdn_recur", g, CU_ARGS(&p));
+    if (p.chunked)
+        launch_chunks(d, b, &p, p.q + rows);
+    else
+        launch_recur(d, b, &p);
 }
 
 static void cu_gdn_fold(struct lk_dev *dev, const struct lk_gdn_fold_args *a)
@@ -86,7 +128,7 @@ static void cu_gdn_fold(struct lk_dev *dev, const struct lk_gdn_fold_args *a)
     const struct lk_batch *b = a->b;
     if (b->n_lanes < 1) return;
     struct lk_gdn_params p = {.lanes = b->lanes, .state = a->state, .conv = a->conv, .n_rows = b->n_rows,
-                              .n_lanes = b->n_lanes, .hk = a->hk, .hv = a->hv, .tiled = a->tiled, .fold = 1};
+                              .n_lanes = b->n_lanes, .hk = a->hk, .hv = a->hv, .tiled = a->tiled};
     bind_record(&p, a->record);
     cu_launch(d, "gdn_fold", (struct cu_grid){.gx = (unsigned)a->hv, .gy = (unsigned)b->n_lanes, .bx = 512,
                                               .smem = RECUR_SMEM, .bytes = state_bytes(b, a->hv) * 2}, CU_ARGS(&p));

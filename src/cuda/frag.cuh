@@ -57,6 +57,14 @@ static __device__ __forceinline__ uint16_t lk_to_bf16(float x)
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
+/* Two floats to BF16 pairs: hi rounded, lo what is left. */
+static __device__ __forceinline__ void lk_split_bf16(float x, float y, uint32_t *hi, uint32_t *lo)
+{
+    uint32_t a = lk_to_bf16(x), b = lk_to_bf16(y);
+    *hi = a | b << 16;
+    *lo = lk_to_bf16(x - __uint_as_float(a << 16)) | (uint32_t)lk_to_bf16(y - __uint_as_float(b << 16)) << 16;
+}
+
 static __device__ __forceinline__ float lk_ex2(float x)
 {
     float r;
@@ -106,6 +114,31 @@ static __device__ __forceinline__ void lk_mma16816(float *d, uint32_t a0, uint32
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/* The same product of BF16. */
+static __device__ __forceinline__ void lk_mma16816_bf16(float *d, const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Four 8x8 matrices of 16-bit values, one row address a lane (lanes 8i.. give matrix i); as they lie, or transposed. */
+static __device__ __forceinline__ void lk_ldmatrix(uint32_t r[4], uint32_t addr)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(addr)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void lk_ldmatrix_t(uint32_t r[4], uint32_t addr)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(addr)
+                 : "memory");
+}
+
 /* Transposes an 8x8 matrix of halves held one pair a lane. */
 static __device__ __forceinline__ uint32_t lk_trans8x8(uint32_t x)
 {
@@ -122,6 +155,12 @@ static __device__ __forceinline__ void lk_cp16(void *dst, const void *src)
 static __device__ __forceinline__ void lk_cp8(void *dst, const void *src)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(lk_smem(dst)), "l"(src) : "memory");
+}
+
+/* 16 bytes, or zeros where there is nothing to copy. */
+static __device__ __forceinline__ void lk_cp16z(uint32_t dst, const void *src, bool there)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(there ? 16 : 0) : "memory");
 }
 
 static __device__ __forceinline__ void lk_cp_commit(void)

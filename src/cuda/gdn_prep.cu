@@ -3,6 +3,7 @@
  * after it has read it: nobody else reads those channels of it. Bytes: T * (C in, C out) * 4. */
 #include "cuda/gdn_shared.h"
 #include "cuda/frag.cuh"
+#include "cuda/pdl.cuh"
 
 /* Rows of proj are 16-byte aligned unless hv is odd (some tensor-parallel shards). */
 static __device__ __forceinline__ float4 proj4(const struct lk_gdn_params &p, int row, int ch)
@@ -50,29 +51,49 @@ static __device__ __forceinline__ void conv_advance(const struct lk_gdn_params &
         *(float4 *)(conv + (size_t)b * C) = next[b];
 }
 
+/* For the chunked form a head of q or k is stored as 128 BF16 and the 128 BF16 that are left: 16 bits of mantissa together. */
+static __device__ __forceinline__ void put_split(uint16_t *dst, float4 y, int lane)
+{
+    uint2 hi, lo;
+    lk_split_bf16(y.x, y.y, &hi.x, &lo.x);
+    lk_split_bf16(y.z, y.w, &hi.y, &lo.y);
+    *(uint2 *)(dst + 4 * lane) = hi;
+    *(uint2 *)(dst + LK_GDN_D + 4 * lane) = lo;
+}
+
 extern "C" __global__ void __launch_bounds__(256) gdn_prep(const struct lk_gdn_params p)
 {
     int lane = threadIdx.x & 31, unit = blockIdx.x * 8 + (threadIdx.x >> 5);
     const struct lk_lane l = p.lanes[blockIdx.z];
     int r0 = blockIdx.y * LK_GDN_PREP_ROWS, r1 = min(r0 + LK_GDN_PREP_ROWS, l.rows);
     int C = (2 * p.hk + p.hv) * LK_GDN_D, ch = unit * LK_GDN_D + 4 * lane;
-    if (unit >= 2 * p.hk + p.hv || r0 >= r1)
+    if (unit >= 2 * p.hk + p.hv || r0 >= r1) {
+        pdl_wait();
+        pdl_trigger();
         return;
-    const float4 *w = (const float4 *)p.conv_w + ch;
-    float4 w0 = w[0], w1 = w[1], w2 = w[2], w3 = w[3], x[4];
-#pragma unroll
-    for (int b = 0; b < 3; b++) {
-        int r = r0 - 3 + b;
-        x[b] = r >= 0 ? proj4(p, l.row0 + r, ch)
-                      : *(const float4 *)(p.conv + ((size_t)l.slot * 3 + 3 + r) * C + ch);
     }
-    for (int r = r0; r < r1; r++) {
-        int row = l.row0 + r;
-        x[3] = proj4(p, row, ch);
-        float4 y = tap(w0, w1, w2, w3, x[0], x[1], x[2], x[3]);
+    const float4 *w = (const float4 *)p.conv_w + ch;
+    float4 w0 = w[0], w1 = w[1], w2 = w[2], w3 = w[3], x[LK_GDN_PREP_ROWS + 3];
+    pdl_wait(); /* only then: the recurrence reads its state as soon as this kernel has started */
+    pdl_trigger();
+#pragma unroll
+    for (int b = 0; b < LK_GDN_PREP_ROWS + 3; b++) { /* all rows at once: they are in flight together */
+        int r = r0 - 3 + b;
+        x[b] = make_float4(0.f, 0.f, 0.f, 0.f);
+        if (r < 0)
+            x[b] = *(const float4 *)(p.conv + ((size_t)l.slot * 3 + 3 + r) * C + ch);
+        else if (r < r1)
+            x[b] = proj4(p, l.row0 + r, ch);
+    }
+#pragma unroll
+    for (int i = 0; i < LK_GDN_PREP_ROWS; i++) {
+        int row = l.row0 + r0 + i;
+        if (r0 + i >= r1)
+            break;
+        float4 y = tap(w0, w1, w2, w3, x[i], x[i + 1], x[i + 2], x[i + 3]);
         y = make_float4(silu(y.x), silu(y.y), silu(y.z), silu(y.w));
         if (p.qkv)
-            *(float4 *)(p.qkv + (size_t)row * p.rld + ch) = x[3];
+            *(float4 *)(p.qkv + (size_t)row * p.rld + ch) = x[i + 3];
         if (unit < 2 * p.hk) {
             float ss = lk_warp_sum(fmaf(y.w, y.w, fmaf(y.z, y.z, fmaf(y.y, y.y, y.x * y.x))));
             float f = rsqrtf(ss + 1e-6f) * (unit < p.hk ? 0.08838834764831845f : 1.f);
@@ -83,10 +104,10 @@ extern "C" __global__ void __launch_bounds__(256) gdn_prep(const struct lk_gdn_p
         float *dst = unit < p.hk       ? p.q + (size_t)row * p.hk * LK_GDN_D + unit * LK_GDN_D
                      : unit < 2 * p.hk ? p.k + (size_t)row * p.rld + (unit - p.hk) * LK_GDN_D
                                        : p.v + (size_t)row * p.rld + (unit - 2 * p.hk) * LK_GDN_D;
-        *(float4 *)(dst + 4 * lane) = y;
-        x[0] = x[1];
-        x[1] = x[2];
-        x[2] = x[3];
+        if (p.chunked && unit < 2 * p.hk)
+            put_split((uint16_t *)dst, y, lane);
+        else
+            *(float4 *)(dst + 4 * lane) = y;
     }
     if (r0 == 0 && !p.keep_state)
         conv_advance(p, l, C, ch);

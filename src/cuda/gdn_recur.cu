@@ -5,12 +5,13 @@
  * Bytes: 64 KiB a head in, and out unless recording. */
 #include "cuda/gdn_shared.h"
 #include "cuda/frag.cuh"
+#include "cuda/pdl.cuh"
 
 #define D LK_GDN_D
 #define ROWS LK_GDN_BLOCK
 
 struct staged {
-    float q[ROWS][D], k[ROWS][D], o[ROWS][D];
+    float q[ROWS][D], k[ROWS][D], v[ROWS][D], o[ROWS][D];
     float kq[ROWS], eg[ROWS], beta[ROWS];
 };
 
@@ -29,6 +30,7 @@ static __device__ void stage_rows(const struct lk_gdn_params &p, struct staged *
     size_t at = (size_t)(row + w) * p.rld;
     float4 k = *(const float4 *)(p.k + at + kh * D + 4 * lane);
     *(float4 *)&s->k[w][4 * lane] = k;
+    *(float4 *)&s->v[w][4 * lane] = *(const float4 *)(p.v + at + h * D + 4 * lane);
     if (OUT) {
         float4 q = *(const float4 *)(p.q + ((size_t)(row + w) * p.hk + kh) * D + 4 * lane);
         *(float4 *)&s->q[w][4 * lane] = q;
@@ -123,30 +125,32 @@ template <bool OUT> static __device__ __forceinline__ void recur(const struct lk
     int kh = p.tiled ? h % p.hk : h / (p.hv / p.hk);
     const struct lk_lane l = p.lanes[blockIdx.y];
     int rows = OUT ? l.rows : l.keep;
-    if (rows <= 0)
+    if (rows <= 0) {
+        pdl_wait();
         return;
+    }
+    if (!OUT)
+        pdl_wait();
     float S[32], *st = p.state + ((size_t)l.slot * p.hv + h) * D * D + col;
 #pragma unroll
     for (int i = 0; i < 32; i++)
         S[i] = st[(16 * (i >> 2) + 4 * kl + (i & 3)) * D];
+    pdl_wait(); /* the state is older than prep, the rows are not */
+    pdl_trigger();
     if (!OUT)
         conv_fold(p, l, h);
     for (int r0 = 0; r0 < rows; r0 += ROWS) {
         int n = min(ROWS, rows - r0), row = l.row0 + r0;
         stage_rows<OUT>(p, s, row, n, h, kh);
-        float v = p.v[(size_t)row * p.rld + h * D + col];
         __syncthreads();
         for (int r = 0; r < n; r++) {
-            float nv = r + 1 < n ? p.v[(size_t)(row + r + 1) * p.rld + h * D + col] : 0.f;
-            float o = row_step<OUT>(S, s, r, kl, v);
-            v = nv;
+            float o = row_step<OUT>(S, s, r, kl, s->v[r][col]);
             if (OUT && kl == 0)
                 s->o[r][col] = o;
         }
         __syncthreads();
-        if (OUT) {
+        if (OUT)
             gated_norm(p, s, row, n, h);
-        }
     }
     if (p.keep_state)
         return;

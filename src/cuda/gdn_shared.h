@@ -6,6 +6,7 @@
 
 #define LK_GDN_D 128       /* head size of the kernels, keys and values */
 #define LK_GDN_BLOCK 16    /* rows the recurrent kernel takes at a time */
+#define LK_GDN_CHUNK 64      /* rows of the chunked form */
 #define LK_GDN_PREP_ROWS 8 /* rows a warp of the prep kernel slides over */
 
 struct lk_gdn_params {
@@ -16,13 +17,14 @@ struct lk_gdn_params {
     float *qkv;                /* record mode: inputs of the convolution, [row] rld apart; else NULL */
     float *k, *v, *g, *beta;   /* [row] rld apart: in the record, or in scratch laid out likewise */
     uint16_t *out;             /* f16 [n_rows][hv*128] */
-    float *o;                  /* chunked: [n_rows][hv*128] before the gated norm */
-    float *w, *u;              /* chunked: [n_rows][hv*128] each */
-    float *qk;                 /* chunked: [chunks][hv][64][64] masked scores */
+    float *u;                  /* chunked: [chunks][hv][64][128]; the outputs before the gated norm take its place */
+    uint16_t *w;               /* chunked: [chunks][hv][64][hi 128 | lo 128] */
+    uint16_t *pm;              /* chunked: [chunks][hv][64][hi 64 | lo 64] masked, decayed q k^T */
+    float *gsum;               /* chunked: [chunks][hv][64] decay summed from the chunk's start */
     float eps;
     int32_t ld, rld, n_rows, n_lanes, hk, hv, tiled;
     int32_t keep_state; /* record mode: outputs only */
-    int32_t fold;       /* rows = lanes[].keep, no outputs */
+    int32_t chunked;    /* q and k are stored as split BF16 */
 };
 
 #endif
