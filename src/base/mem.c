@@ -95,6 +95,18 @@ void lk_mem_guard_end(void)
     mem_depth--;
 }
 
+int lk_mem_guard_pause(void)
+{
+    int depth = mem_depth;
+    mem_depth = 0;
+    return depth;
+}
+
+void lk_mem_guard_resume(int depth)
+{
+    mem_depth = depth;
+}
+
 int lk_mul_size(size_t a, size_t b, size_t *out)
 {
     return __builtin_mul_overflow(a, b, out) ? -1 : 0;

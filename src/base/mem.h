@@ -24,6 +24,9 @@ int64_t lk_mem_count(void);
  * in debug builds (LK_DEBUG); release builds count it. Nests. */
 void lk_mem_guard_begin(const char *phase);
 void lk_mem_guard_end(void);
+/* Lets a caller's own code (a grammar) allocate inside a step: pause returns what resume takes. */
+int lk_mem_guard_pause(void);
+void lk_mem_guard_resume(int depth);
 
 /* Checked products: 0 and *out set, or -1 when the result does not fit. */
 int lk_mul_size(size_t a, size_t b, size_t *out);

@@ -3,6 +3,8 @@
  * token for the same logits. Row i of a lane is judged as if its first i drafts were accepted, and is looked at only then. */
 #include "runtime/core.h"
 
+#include "base/mem.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -112,6 +114,13 @@ static void row_logprob(struct lk_core *c, struct lk_seq *q, int32_t id, const s
     for (int i = 0; i < p->n_top; i++) p->top_lp[i] -= top->lp;
 }
 
+static int grammar_mask(const struct lk_grammar *g, uint32_t *bits, int n)
+{
+    int depth = lk_mem_guard_pause(), some = g->self ? g->mask(g->self, bits, n) : 0;
+    lk_mem_guard_resume(depth);
+    return some;
+}
+
 static int32_t choose_whole(struct lk_core *c, struct lk_seq *q, int row, struct lk_err *e)
 {
     const struct lk_counts *k = &c->counts[q->lane];
@@ -133,7 +142,7 @@ static int32_t choose_whole(struct lk_core *c, struct lk_seq *q, int row, struct
         *v = lk_sample_edit(*v, rep, add);
     }
     for (int i = 0; i < q->sampling.n_bias; i++) c->row[q->sampling.bias[i].id] += q->sampling.bias[i].add;
-    if (q->grammar.self && q->grammar.mask(q->grammar.self, c->mask, n))
+    if (grammar_mask(&q->grammar, c->mask, n))
         for (int i = 0; i < n; i++)
             if (!(c->mask[i / 32] >> (i % 32) & 1)) c->row[i] = -INFINITY;
     int32_t id = lk_sample_row(&q->sampling, c->row, n, (uint64_t)q->n_ids, c->cands);

@@ -225,9 +225,17 @@ void lk_core_release(struct lk_core *c, struct lk_seq *q)
     q->lane = -1;
 }
 
+/* A grammar remembers where it has been: it may allocate, inside a round too. */
+static int grammar_accept(const struct lk_grammar *g, int32_t id)
+{
+    int depth = lk_mem_guard_pause(), rc = g->self ? g->accept(g->self, id) : 0;
+    lk_mem_guard_resume(depth);
+    return rc;
+}
+
 int core_commit(struct lk_core *c, struct lk_seq *q, int32_t id)
 {
-    if (q->grammar.self && q->grammar.accept(q->grammar.self, id)) {
+    if (grammar_accept(&q->grammar, id)) {
         struct lk_err e = {0};
         lk_fail(&e, LK_EREQUEST, "token %d does not fit the grammar", (int)id);
         lk_seq_fail(q, &e);
