@@ -20,6 +20,7 @@ struct cu_blas {
 void cu_blas_open(struct cu_dev *d)
 {
     static const char *const names[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"};
+    if (d->blas) return;
     struct cu_blas *b = lk_calloc(1, sizeof *b);
     if (!b) return;
     for (int i = 0; i < 3 && !b->lib; i++) b->lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);

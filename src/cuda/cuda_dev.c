@@ -253,6 +253,7 @@ static int dev_check(struct lk_dev *ld, const struct lk_dev_need *n, struct lk_e
 #ifdef LK_CUDA_GDN
     if (cu_gdn_check(d, n, e)) return e ? e->code : LK_EINPUT;
 #endif
+    if (n->max_rows > CU_SMALL_ROWS) cu_blas_open(d);
     size_t want = scratch_need(d, n);
     if (want > d->scratch_bytes) {
         cu_free(d, d->scratch);
@@ -277,6 +278,7 @@ static void dev_close(struct lk_dev *ld)
     cu_blas_close(d);
     cu_free(d, d->scratch);
     cu_free(d, d->winners);
+    cu_free(d, d->padded);
     for (int i = 0; i < 2; i++) {
         if (d->stage[i]) d->drv->host_free(d->stage[i]);
         if (d->stage_free[i]) d->drv->event_destroy(d->stage_free[i]);
@@ -302,7 +304,8 @@ static int staging_init(struct cu_dev *d, struct lk_err *e)
     for (int i = 0; i < CU_RING_SLOTS && !d->failed; i++)
         cu_bad(d, f->event_create(&d->ring_free[i], CU_EVENT_DISABLE_TIMING), "event");
     d->winners = cu_alloc(d, 64 * CU_SMALL_ROWS * 8, "argmax");
-    if (!d->winners && !d->failed) return lk_fail(e, LK_ENOMEM, "cuda:%d: no device memory left", d->index);
+    d->padded = cu_alloc(d, (size_t)CU_SMALL_ROWS * CU_ODD_K * 2, "padded rows");
+    if ((!d->winners || !d->padded) && !d->failed) return lk_fail(e, LK_ENOMEM, "cuda:%d: no device memory left", d->index);
     return report(d, e);
 }
 
@@ -375,7 +378,6 @@ int lk_cuda_open(struct lk_dev **out, int index, const char *image, struct lk_er
     if (!rc) rc = staging_init(d, e);
     if (!rc) {
         fill_table(d);
-        cu_blas_open(d);
         *out = &d->dev;
         return 0;
     }

@@ -13,6 +13,7 @@
 #define CU_MAX_MODULES 24
 #define CU_FN_SLOTS 512
 #define CU_GRAPHS 96
+#define CU_ODD_K 16384
 #define CU_STAGE_BYTES ((size_t)16 << 20) /* one pinned staging buffer; there are two */
 #define CU_RING_SLOTS 64                  /* small uploads: 64 slots of 16 KiB */
 #define CU_RING_BYTES ((size_t)16 << 10)
@@ -74,6 +75,7 @@ struct cu_dev {
 
     void *scratch; /* shared by all ops, which follow each other on the one stream */
     size_t scratch_bytes;
+    void *padded;  /* 32 rows of CU_ODD_K f16 columns, for linears whose k is no multiple of 64 */
     void *winners; /* argmax: 64 parts x 32 rows x 8 B */
     int capturing, checked, no_graphs;
     uint64_t capture_key, clock;

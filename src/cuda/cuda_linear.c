@@ -30,9 +30,10 @@ static void small_launch(struct cu_dev *d, const struct cu_seg *s, const void *x
 {
     int f = s->fmt == CU_FP8 && s->blk_scale ? CU_FMT_COUNT : s->fmt;
     const char *name = kernel_names[glu][f][T <= 8 ? 0 : T <= 16 ? 1 : 2];
-    struct cu_linear_par p = {.s = *s, .x = x, .y = y, .T = T, .ldx = s->k, .ldy = ldy, .add = add};
+    struct cu_linear_par p = {.s = *s, .x = x, .y = y, .T = T, .ldx = s->units * CU_KU, .ldy = ldy, .add = add};
     double bytes = (double)s->tiles * s->units * s->unit_bytes + 2.0 * T * s->k + (glu ? 1.0 : 4.0 + 4.0 * add) * T * s->n;
-    cu_launch(d, name, (struct cu_grid){.gx = (unsigned)s->tiles, .bx = CU_WARPS * 32, .flags = CU_PDL, .bytes = bytes}, CU_ARGS(&p));
+    struct cu_grid g = {.gx = (unsigned)s->tiles, .bx = CU_WARPS * 32, .flags = CU_PDL, .bytes = bytes};
+    cu_launch(d, name, g, CU_ARGS(&p));
 }
 
 static void small_linear(struct cu_dev *d, const struct cu_mat *m, const void *x, float *y, int T, int ldy, int add)
@@ -40,11 +41,12 @@ static void small_linear(struct cu_dev *d, const struct cu_mat *m, const void *x
     for (int i = 0; i < m->n_segs; i++) small_launch(d, &m->segs[i], x, y, T, ldy, add, 0);
 }
 
-/* Rows [r0, r0 + n) of a segment's packed rows as f16 times mul. step 16: every second half tile (gate or up). */
-static void dequant(struct cu_dev *d, const struct cu_seg *s, int r0, int n, int glu, float mul, void *out)
+/* Rows [r0, r0 + n) of a segment's packed rows as f16 times mul; mul 0: without their row scale, which is one number then. half: rows of
+ * gate (0) or up (1), -1 neither. */
+static void dequant(struct cu_dev *d, const struct cu_seg *s, int r0, int n, int half, float mul, void *out)
 {
     double bytes = (double)n * s->k * 2 + (double)n / CU_TILE * s->units * s->unit_bytes;
-    cu_launch(d, "dequant_rows", (struct cu_grid){.gx = (unsigned)n, .bx = 256, .bytes = bytes}, CU_ARGS((void *)(uintptr_t)s, &r0, &n, &glu, &mul, &out));
+    cu_launch(d, "dequant_rows", (struct cu_grid){.gx = (unsigned)n, .bx = 256, .bytes = bytes}, CU_ARGS((void *)(uintptr_t)s, &r0, &n, &half, &mul, &out));
 }
 
 static size_t wide_bytes(const struct lk_dev_need *n)
@@ -66,8 +68,28 @@ static void wide_linear(struct cu_dev *d, const struct cu_mat *m, const struct l
             void *w = cu_scratch(d, (size_t)n * (size_t)s->k * 2);
             if (!w) return;
             dequant(d, s, p->tile0 * CU_TILE + r, n, -1, p->mul, w);
-            cu_blas_mul(d, w, n, s->k, a->x, s->k, a->T, 1.0f / p->mul, a->add, a->y + p->col + r, a->ldy);
+            cu_blas_mul(d, w, n, s->k, a->x, s->k, a->T, p->mul > 0 ? 1.0f / p->mul : p->one_scale, a->add, a->y + p->col + r, a->ldy);
         }
+    }
+}
+
+/* The small kernels read whole units of x: rows of other lengths (toys and tests; the models' are multiples of 64) are padded with zeros,
+ * 32 rows at a time, in d->padded. */
+static const void *pad_x(struct cu_dev *d, const struct cu_mat *m, const void *x, int T)
+{
+    int k = (int)m->head.k, kp = m->segs[0].units * CU_KU;
+    void *out = d->padded;
+    if (k == kp) return x;
+    cu_launch(d, "pad_rows", (struct cu_grid){.gx = cu_div(kp, 256), .gy = (unsigned)T, .bx = 256, .bytes = 4.0 * T * k}, CU_ARGS(&x, &k, &kp, &out));
+    return out;
+}
+
+static void stepped_linear(struct cu_dev *d, const struct cu_mat *m, const struct lk_linear_args *a)
+{
+    for (int t = 0; t < a->T; t += CU_SMALL_ROWS) {
+        int n = a->T - t < CU_SMALL_ROWS ? a->T - t : CU_SMALL_ROWS;
+        const void *x = pad_x(d, m, (const uint16_t *)a->x + (size_t)t * (size_t)m->head.k, n);
+        small_linear(d, m, x, a->y + (size_t)t * (size_t)a->ldy, n, a->ldy, a->add);
     }
 }
 
@@ -75,15 +97,10 @@ static void op_linear(struct lk_dev *ld, const struct lk_linear_args *a)
 {
     struct cu_dev *d = cu_of(ld);
     const struct cu_mat *m = (const struct cu_mat *)a->w;
-    if (a->T <= CU_SMALL_ROWS) {
-        small_linear(d, m, a->x, a->y, a->T, a->ldy, a->add);
-    } else if (d->blas) {
+    if (a->T > CU_SMALL_ROWS && d->blas)
         wide_linear(d, m, a);
-    } else {
-        for (int t = 0; t < a->T; t += CU_SMALL_ROWS)
-            small_linear(d, m, (const uint16_t *)a->x + (size_t)t * (size_t)m->head.k, a->y + (size_t)t * (size_t)a->ldy,
-                         a->T - t < CU_SMALL_ROWS ? a->T - t : CU_SMALL_ROWS, a->ldy, a->add);
-    }
+    else
+        stepped_linear(d, m, a);
 }
 
 static void wide_gate_up(struct cu_dev *d, const struct cu_mat *m, const struct lk_gate_up_args *a)
@@ -97,7 +114,8 @@ static void wide_gate_up(struct cu_dev *d, const struct cu_mat *m, const struct 
         if (!w) return;
         for (int h = 0; h < 2; h++) {
             dequant(d, s, r, n, h, m->parts[h].mul, w);
-            cu_blas_mul(d, w, n, s->k, a->x, s->k, a->T, 1.0f / m->parts[h].mul, 0, (float *)(w + wb + (size_t)h * yb), n);
+            float alpha = m->parts[h].mul > 0 ? 1.0f / m->parts[h].mul : m->parts[h].one_scale;
+            cu_blas_mul(d, w, n, s->k, a->x, s->k, a->T, alpha, 0, (float *)(w + wb + (size_t)h * yb), n);
         }
         const float *g = (const float *)(w + wb), *u = (const float *)(w + wb + yb);
         uint16_t *out = (uint16_t *)a->out + r;
@@ -110,15 +128,15 @@ static void op_gate_up(struct lk_dev *ld, const struct lk_gate_up_args *a)
 {
     struct cu_dev *d = cu_of(ld);
     const struct cu_mat *m = (const struct cu_mat *)a->w;
-    int inter = m->parts[0].n, k = (int)m->head.k;
-    if (a->T <= CU_SMALL_ROWS) {
-        small_launch(d, &m->segs[0], a->x, a->out, a->T, inter, 0, 1);
-    } else if (d->blas) {
+    size_t inter = (size_t)m->parts[0].n, k = (size_t)m->head.k;
+    if (a->T > CU_SMALL_ROWS && d->blas) {
         wide_gate_up(d, m, a);
-    } else {
-        for (int t = 0; t < a->T; t += CU_SMALL_ROWS)
-            small_launch(d, &m->segs[0], (const uint16_t *)a->x + (size_t)t * (size_t)k, (uint16_t *)a->out + (size_t)t * (size_t)inter,
-                         a->T - t < CU_SMALL_ROWS ? a->T - t : CU_SMALL_ROWS, inter, 0, 1);
+        return;
+    }
+    for (int t = 0; t < a->T; t += CU_SMALL_ROWS) {
+        int n = a->T - t < CU_SMALL_ROWS ? a->T - t : CU_SMALL_ROWS;
+        const void *x = pad_x(d, m, (const uint16_t *)a->x + (size_t)t * k, n);
+        small_launch(d, &m->segs[0], x, (uint16_t *)a->out + (size_t)t * inter, n, (int)inter, 0, 1);
     }
 }
 

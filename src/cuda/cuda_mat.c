@@ -228,7 +228,7 @@ static int segment_make(struct job *j, int seg, int p0, int p1)
     int glu = m->head.kind == LK_MAT_GATE_UP;
     s->fmt = j->plan[p0].fmt;
     s->k = (int32_t)w->k;
-    s->units = (int32_t)((w->k + CU_KU - 1) / CU_KU);
+    s->units = (int32_t)((w->k + 2 * CU_KU - 1) / (2 * CU_KU) * 2); /* even: a stage of a 4-bit format is two */
     s->unit_bytes = unit_bytes(s->fmt);
     s->blk_units = j->plan[p0].blk_units;
     s->n_blk = s->blk_units ? (int32_t)((w->k + w->block_k - 1) / w->block_k) : 0;
@@ -289,7 +289,13 @@ static int part_range(struct job *j, int seg, int p0, int p1)
     float mul = 1;
     while (most > 0 && most * mul < 4096 && mul < 0x1p60f) mul *= 2;
     while (most * mul > 16384 && mul > 0x1p-60f) mul /= 2;
-    for (int i = p0; i < p1; i++) j->m->parts[i].mul = mul;
+    for (int i = p0; i < p1; i++) {
+        const struct plan *p = &j->plan[i];
+        const struct lk_weight *w = &j->w[i];
+        int one = p->fmt == CU_NVFP4 || (p->fmt == CU_FP8 && !p->blk_units && w->block_n >= w->n);
+        j->m->parts[i].mul = one ? 0 : mul;
+        j->m->parts[i].one_scale = one ? host_row_scale(w, p, 0) : 1;
+    }
     return 0;
 }
 
@@ -301,8 +307,10 @@ static int refuse(const struct lk_weight *parts, int n_parts, enum lk_mat_kind k
         const struct lk_weight *w = &parts[i];
         n += w->n;
         if (w->k != parts[0].k) return lk_fail(e, LK_EINPUT, "cuda: parts of one linear have %lld and %lld columns", (long long)parts[0].k, (long long)w->k);
-        if (w->n < 1 || w->k < 8 || w->k % 8 || n > 1 << 30 || w->k > 1 << 20)
-            return lk_fail(e, LK_EINPUT, "cuda: a linear of %lld x %lld: the kernels take columns in multiples of 8", (long long)w->n, (long long)w->k);
+        if (w->n < 1 || w->k < 1 || n > 1 << 30 || w->k > 1 << 20)
+            return lk_fail(e, LK_EINPUT, "cuda: a linear of %lld x %lld is out of range", (long long)w->n, (long long)w->k);
+        if (w->k % (2 * CU_KU) && w->k > CU_ODD_K)
+            return lk_fail(e, LK_EINPUT, "cuda: a linear of %lld columns: above %d the kernels take multiples of 64", (long long)w->k, CU_ODD_K);
     }
     if (kind == LK_MAT_GATE_UP && (n_parts != 2 || parts[0].n != parts[1].n))
         return lk_fail(e, LK_EINPUT, "cuda: gate and up must be two matrices of one shape");
@@ -323,6 +331,7 @@ static int load(struct job *j)
         size_t per_tile = (j->plan[i].raw_row + j->plan[i].scale_row) * CU_TILE;
         if (per_tile > most) most = per_tile;
         decode |= j->plan[i].decode;
+        m->parts[i].seg = -1; /* until its segment is made */
         m->parts[i].col = col;
         m->parts[i].n = (int)j->w[i].n;
         col += (int)j->w[i].n;

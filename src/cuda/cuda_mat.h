@@ -11,7 +11,8 @@
 struct cu_part {
     int seg, tile0;  /* first tile inside its segment (gate_up: both parts 0) */
     int col, n;      /* columns of y */
-    float mul;       /* power of two: mul * weight fits f16 well (wide products divide it out again) */
+    float mul;       /* power of two: mul * weight fits f16 well (wide products divide it out again); 0: all rows of the part share */
+    float one_scale; /* this scale, and the codes without it are exact in f16 */
 };
 
 struct cu_mat {

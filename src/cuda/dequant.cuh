@@ -29,12 +29,16 @@ __device__ static inline uint32_t h2_fma(uint32_t a, uint32_t b, uint32_t c)
 
 __device__ static inline uint32_t h2_lo(uint32_t a) /* both halves = the low one */
 {
-    return __byte_perm(a, a, 0x1010);
+    uint32_t r;
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l};}" : "=r"(r) : "r"(a)); /* folds into the multiply */
+    return r;
 }
 
 __device__ static inline uint32_t h2_hi(uint32_t a)
 {
-    return __byte_perm(a, a, 0x3232);
+    uint32_t r;
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, h};}" : "=r"(r) : "r"(a));
+    return r;
 }
 
 /* e2m1 -> f16 * 2^-14: exponent and mantissa fall into bits 11..9, 0.5 becomes an exact denormal. Half layout: magnitudes of

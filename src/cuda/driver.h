@@ -82,6 +82,9 @@ struct cu_launch_config {
     X("cuMemcpyHtoDAsync_v2", copy_h2d, (CUdeviceptr, const void *, size_t, CUstream))                            \
     X("cuMemcpyDtoHAsync_v2", copy_d2h, (void *, CUdeviceptr, size_t, CUstream))                                  \
     X("cuMemcpyDtoDAsync_v2", copy_d2d, (CUdeviceptr, CUdeviceptr, size_t, CUstream))                             \
+    X("cuMemcpyPeerAsync", copy_peer, (CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream))         \
+    X("cuDeviceCanAccessPeer", peer_can, (int *, CUdevice, CUdevice))                                             \
+    X("cuCtxEnablePeerAccess", peer_enable, (CUcontext, unsigned))                                                \
     X("cuMemsetD8Async", set_d8, (CUdeviceptr, unsigned char, size_t, CUstream))                                  \
     X("cuStreamCreate", stream_create, (CUstream *, unsigned))                                                    \
     X("cuStreamDestroy_v2", stream_destroy, (CUstream))                                                           \

@@ -28,7 +28,7 @@ template <int FMT> struct unit_regs {
     uint32_t s[fmt_of<FMT>::words];
 };
 
-__device__ static inline uint4 ld_stream(const void *p)
+__device__ static inline uint4 ld_unit(const void *p)
 {
     uint4 v;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -40,7 +40,7 @@ __device__ static inline uint4 ld_stream(const void *p)
 template <int FMT> __device__ static inline void unit_load(unit_regs<FMT> &r, const unsigned char *unit, int lane)
 {
 #pragma unroll
-    for (int c = 0; c < fmt_of<FMT>::chunks; c++) r.c[c] = ld_stream(unit + 512 * c + 16 * lane);
+    for (int c = 0; c < fmt_of<FMT>::chunks; c++) r.c[c] = ld_unit(unit + 512 * c + 16 * lane);
     if (!fmt_of<FMT>::scale_bytes) return;
     const unsigned char *s = unit + 512 * fmt_of<FMT>::chunks;
 #if LK_VOLTA
@@ -67,10 +67,35 @@ __device__ static inline uint32_t word_of(const uint4 &v, int i)
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-/* x of this lane for one unit and token tile: 8 columns from 8t (sm_75 and up), all 32 on sm_70 in pieces of 8 */
-__device__ static inline uint4 x_load(const unsigned char *row, int col, int k)
+/* x of this lane: a pointer a token tile at its columns of a unit (sm_75 and up: 8t; sm_70: all 32). Rows of x hold whole units: the launcher pads
+ * others. */
+template <int NT> struct x_ptr {
+    const unsigned char *p[NT];
+};
+
+template <int NT> __device__ static inline x_ptr<NT> x_of(const cu_linear_par &p, int lane, int unit)
 {
-    return col < k ? *(const uint4 *)(row + 2 * col) : make_uint4(0, 0, 0, 0);
+    x_ptr<NT> x;
+    int row = LK_VOLTA ? (lane & 3) + (lane >= 16 ? 4 : 0) : lane >> 2;
+    int col = unit * CU_KU + (LK_VOLTA ? 0 : 8 * (lane & 3));
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        int t = row + 8 * n < p.T ? row + 8 * n : p.T - 1; /* rows beyond T repeat the last: their sums are not stored */
+        x.p[n] = (const unsigned char *)p.x + ((size_t)t * p.ldx + col) * 2;
+    }
+    return x;
+}
+
+template <int NT> __device__ static inline void x_advance(x_ptr<NT> &x, int units)
+{
+#pragma unroll
+    for (int n = 0; n < NT; n++) x.p[n] += units * CU_KU * 2;
+}
+
+/* 8 columns of token tile n: piece h (sm_70) of the unit u units on */
+template <int NT> __device__ static inline uint4 x_load(const x_ptr<NT> &x, int n, int u, int h)
+{
+    return *(const uint4 *)(x.p[n] + u * CU_KU * 2 + 16 * h);
 }
 
 /* The scale of row-word i as half2; half: which 16 columns (NVFP4). Volta lanes hold one row, so i does not matter there. */
@@ -140,7 +165,7 @@ template <int FMT> __device__ static inline void step_pairs(const unit_regs<FMT>
 }
 
 template <int FMT, int NT>
-__device__ static inline void unit_mul(const unit_regs<FMT> &r, const unsigned char *const *xr, int col0, int k, float acc[NT][8])
+__device__ static inline void unit_mul(const unit_regs<FMT> &r, const x_ptr<NT> &xp, int u, float acc[NT][8])
 {
     uint32_t keep[4];
 #pragma unroll
@@ -150,7 +175,7 @@ __device__ static inline void unit_mul(const unit_regs<FMT> &r, const unsigned c
         step_pairs<FMT>(r, 2 * h + 1, p[1], keep);
 #pragma unroll
         for (int n = 0; n < NT; n++) {
-            uint4 x = x_load(xr[n], col0 + 8 * h, k);
+            uint4 x = x_load<NT>(xp, n, u, h);
             mma884(acc[n], x.x, x.y, p[0][0], p[0][1]);
             mma884(acc[n], x.z, x.w, p[1][0], p[1][1]);
         }
@@ -171,12 +196,8 @@ template <int FMT> __device__ static inline void row_pairs(const unit_regs<FMT> 
     }
 }
 
-template <int FMT, int NT>
-__device__ static inline void unit_mul(const unit_regs<FMT> &r, const unsigned char *const *xr, int col0, int k, float acc[NT][8])
+template <int FMT, int NT> __device__ static inline void unit_mul_x(const unit_regs<FMT> &r, const uint4 x[NT], float acc[NT][8])
 {
-    uint4 x[NT];
-#pragma unroll
-    for (int n = 0; n < NT; n++) x[n] = x_load(xr[n], col0 + 8 * (threadIdx.x & 3), k);
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         uint32_t a[4], b[4];
@@ -189,19 +210,33 @@ __device__ static inline void unit_mul(const unit_regs<FMT> &r, const unsigned c
         }
     }
 }
+
+template <int FMT, int NT>
+__device__ static inline void unit_mul(const unit_regs<FMT> &r, const x_ptr<NT> &xp, int u, float acc[NT][8])
+{
+    uint4 x[NT];
+#pragma unroll
+    for (int n = 0; n < NT; n++) x[n] = x_load<NT>(xp, n, u, 0);
+    unit_mul_x<FMT, NT>(r, x, acc);
+}
 #endif
 
 /* Moves the sums of a scale block into the total: total += sum * scale of the lane's rows. */
-template <int NT> __device__ static inline void block_flush(const float *bs, float acc[NT][8], float total[NT][8], int lane)
+template <int NT> __device__ static inline void block_flush(float2 bs, float acc[NT][8], float total[NT][8], int lane)
 {
 #pragma unroll
     for (int n = 0; n < NT; n++)
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            float s = __ldg(bs + (LK_VOLTA ? lane >> 3 & 1 : i >> 2));
-            total[n][i] += acc[n][i] * s;
+            total[n][i] += acc[n][i] * ((LK_VOLTA ? lane >> 3 & 1 : i >> 2) ? bs.y : bs.x);
             acc[n][i] = 0;
         }
+}
+
+/* Scales of the block that unit u of a tile lies in: rows 0-15 and 16-31. */
+__device__ static inline float2 block_scale(const cu_seg &s, int tile, int u)
+{
+    return __ldg((const float2 *)s.blk_scale + (size_t)tile * s.n_blk + u / s.blk_units);
 }
 
 /* The warp's share of the tile: units [u0, u1) into acc. */
@@ -210,36 +245,29 @@ __device__ static inline void warp_run(const cu_linear_par &p, int tile, int u0,
 {
     const int lane = threadIdx.x & 31, B = fmt_of<FMT>::batch;
     const unsigned char *unit = p.s.data + ((size_t)tile * p.s.units + u0) * fmt_of<FMT>::unit;
-    const unsigned char *xr[NT];
-    int row = LK_VOLTA ? (lane & 3) + (lane >= 16 ? 4 : 0) : lane >> 2;
-#pragma unroll
-    for (int n = 0; n < NT; n++) {
-        int t = row + 8 * n < p.T ? row + 8 * n : p.T - 1; /* rows beyond T repeat the last: their sums are not stored */
-        xr[n] = (const unsigned char *)p.x + (size_t)t * p.ldx * 2;
-    }
+    x_ptr<NT> x = x_of<NT>(p, lane, u0);
     float part[BLK ? NT : 1][8];
+    float2 bs = make_float2(0, 0);
     if (BLK)
 #pragma unroll
         for (int i = 0; i < NT * 8; i++) part[i / 8][i % 8] = 0;
-    bool waited = false;
     for (int u = u0; u < u1; u += B) {
         unit_regs<FMT> r[B];
 #pragma unroll
         for (int b = 0; b < B; b++)
             if (u + b < u1) unit_load<FMT>(r[b], unit + (size_t)b * fmt_of<FMT>::unit, lane);
         unit += (size_t)B * fmt_of<FMT>::unit;
-        if (!waited) pdl_wait(); /* weights do not depend on the kernel before, x does */
-        waited = true;
+        if (u == u0) pdl_wait(); /* weights do not depend on the kernel ahead, x does */
 #pragma unroll
         for (int b = 0; b < B; b++) {
             if (u + b >= u1) break;
-            unit_mul<FMT, NT>(r[b], xr, (u + b) * CU_KU, p.s.k, BLK ? (float(*)[8])part : acc);
-            if (BLK && ((u + b + 1) % p.s.blk_units == 0 || u + b + 1 == u1))
-                block_flush<NT>(p.s.blk_scale + ((size_t)tile * p.s.n_blk + (u + b) / p.s.blk_units) * 2, (float(*)[8])part,
-                                acc, lane);
+            if (BLK && (u + b == u0 || (u + b) % p.s.blk_units == 0)) bs = block_scale(p.s, tile, u + b);
+            unit_mul<FMT, NT>(r[b], x, b, BLK ? (float(*)[8])part : acc);
+            if (BLK && ((u + b + 1) % p.s.blk_units == 0 || u + b + 1 == u1)) block_flush<NT>(bs, (float(*)[8])part, acc, lane);
         }
+        x_advance<NT>(x, B);
     }
-    if (!waited) pdl_wait();
+    if (u0 >= u1) pdl_wait();
 }
 
 __device__ static inline uint16_t to_f16(float v)
@@ -249,52 +277,57 @@ __device__ static inline uint16_t to_f16(float v)
     return h;
 }
 
-/* One output element: its row's sum, scaled, added or stored; gate_up: rows 16 apart are gate and up. */
-__device__ static inline void store(const cu_linear_par &p, int tile, int token, int row, const float *sums, int glu)
+/* One output element: the sum of its row, scaled, added or stored. gate_up: lanes 16 apart hold gate and up. Called by whole warps
+ * (lane = row). */
+__device__ static inline void store(const cu_linear_par &p, int tile, int token, float sum, int glu)
 {
-    float scale = p.s.row_scale[tile * CU_TILE + row];
+    int row = threadIdx.x & 31;
+    float v = sum * __ldg(p.s.row_scale + tile * CU_TILE + row);
     if (glu) {
-        float g = sums[row] * scale, u = sums[row + 16] * p.s.row_scale[tile * CU_TILE + row + 16];
+        float up = __shfl_down_sync(~0u, v, 16);
         int col = tile * 16 + row;
-        if (col < p.s.n / 2) ((uint16_t *)p.y)[(size_t)token * p.ldy + col] = to_f16(g / (1.0f + __expf(-g)) * u);
+        if (row < 16 && token < p.T && col < p.s.n / 2) ((uint16_t *)p.y)[(size_t)token * p.ldy + col] = to_f16(v / (1.0f + __expf(-v)) * up);
         return;
     }
-    int col = p.s.tile_col ? p.s.tile_col[2 * tile] + row : tile * CU_TILE + row;
-    int ok = p.s.tile_col ? row < p.s.tile_col[2 * tile + 1] : col < p.s.n;
-    if (!ok) return;
-    float *y = (float *)p.y + (size_t)token * p.ldy + col;
-    *y = p.add ? *y + sums[row] * scale : sums[row] * scale;
+    int2 at = __ldg((const int2 *)p.s.tile_col + tile); /* first column of y, valid rows */
+    if (row >= at.y || token >= p.T) return;
+    float *y = (float *)p.y + (size_t)token * p.ldy + at.x + row;
+    *y = p.add ? *y + v : v;
+}
+
+typedef float red_buf[CU_WARPS][8][RED_STRIDE];
+
+/* Adds the warps' sums of a tile in warp order and stores them. `turn` counts reductions: buffers alternate, so that one barrier each is
+ * enough (a buffer is written again only after the barrier that follows its reading). */
+template <int NT> __device__ static inline void tile_out(const cu_linear_par &p, int tile, float acc[NT][8], red_buf *red, int &turn, int glu)
+{
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        if (n * 8 >= p.T) break;
+        red_buf &r = red[turn++ & 1];
+#pragma unroll
+        for (int i = 0; i < 8; i++) r[warp][sum_token(lane, i)][sum_row(lane, i)] = acc[n][i];
+        __syncthreads(); /* partial sums written -> read below */
+        if (warp >= 8 || n * 8 + warp >= p.T) continue;
+        float v = 0;
+#pragma unroll
+        for (int w = 0; w < CU_WARPS; w++) v += r[w][warp][lane];
+        store(p, tile, n * 8 + warp, v, glu);
+    }
 }
 
 template <int FMT, int NT, int BLK> __device__ static inline void linear_small(const cu_linear_par &p, int glu)
 {
-    __shared__ float red[CU_WARPS][8][RED_STRIDE];
-    __shared__ float out[8][RED_STRIDE];
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, tile = blockIdx.x;
+    __shared__ red_buf red[2];
+    const int warp = threadIdx.x >> 5, tile = blockIdx.x;
     float acc[NT][8];
+    int turn = 0;
+    pdl_trigger();
 #pragma unroll
     for (int i = 0; i < NT * 8; i++) acc[i / 8][i % 8] = 0;
-    pdl_trigger();
     warp_run<FMT, NT, BLK>(p, tile, warp * p.s.units / CU_WARPS, (warp + 1) * p.s.units / CU_WARPS, acc);
-#pragma unroll
-    for (int n = 0; n < NT; n++) {
-        if (n * 8 >= p.T) break;
-#pragma unroll
-        for (int i = 0; i < 8; i++) red[warp][sum_token(lane, i)][sum_row(lane, i)] = acc[n][i];
-        __syncthreads(); /* partial sums written -> read below */
-        if (threadIdx.x < 256) {
-            int t = threadIdx.x >> 5, r = threadIdx.x & 31;
-            float v = 0;
-#pragma unroll
-            for (int w = 0; w < CU_WARPS; w++) v += red[w][t][r];
-            out[t][r] = v;
-        }
-        __syncthreads(); /* sums written -> read across rows (gate and up); also frees red for the next token tile */
-        if (threadIdx.x < 256) {
-            int t = threadIdx.x >> 5, r = threadIdx.x & 31;
-            if (n * 8 + t < p.T && (!glu || r < 16)) store(p, tile, n * 8 + t, r, out[t], glu);
-        }
-    }
+    tile_out<NT>(p, tile, acc, red, turn, glu);
 }
 
 #define LINEAR(name, FMT, NT, BLK, MINB)                                                                           \

@@ -29,14 +29,14 @@ __device__ static inline float pick(const uint32_t *p, int pos)
 }
 
 /* One weight of a packed segment, as the linears see it (before f32 rounding of the product). */
-__device__ static float packed_elem(const cu_seg &s, int row, int col)
+__device__ static float packed_elem(const cu_seg &s, int row, int col, int with_row_scale)
 {
     int tile = row / CU_TILE, r = row % CU_TILE, unit = col / CU_KU, lane, c, i, pos;
     int bits = s.fmt == CU_F16 ? 16 : s.fmt == CU_NVFP4 || s.fmt == CU_Q4 || s.fmt == CU_Q4M ? 4 : 8;
     lane_of(r, col % CU_KU, bits, &lane, &c, &i, &pos);
     const unsigned char *u = s.data + ((size_t)tile * s.units + unit) * s.unit_bytes;
     uint32_t w = ((const uint32_t *)u)[c * 128 + lane * 4 + i], p[4];
-    float scale = s.row_scale[row];
+    float scale = with_row_scale ? s.row_scale[row] : 1.0f;
     const unsigned char *sc = u + 512 * (bits / 4);
     int half = col % CU_KU / 16;
 #if LK_VOLTA
@@ -71,7 +71,7 @@ extern "C" __global__ void embed(const cu_seg s, const int32_t *ids, int n_ids, 
 {
     int t = blockIdx.x, id = ids[t], k1 = min(s.k, (int)(blockIdx.y + 1) * 1024);
     for (int k = blockIdx.y * 1024 + threadIdx.x; k < k1; k += blockDim.x)
-        x[(size_t)t * s.k + k] = id >= 0 && id < s.n ? packed_elem(s, id, k) : 0.0f;
+        x[(size_t)t * s.k + k] = id >= 0 && id < s.n ? packed_elem(s, id, k, 1) : 0.0f;
 }
 
 /* Dequantises rows [row0, row0 + rows) of a segment into f16 [rows][k], times `mul`: the operand of a wide product. half >= 0:
@@ -81,7 +81,7 @@ extern "C" __global__ void dequant_rows(const cu_seg s, int row0, int rows, int 
     int r = row0 + blockIdx.x;
     if (half >= 0) r = (r >> 4) * CU_TILE + 16 * half + (r & 15);
     for (int k = threadIdx.x; k < s.k; k += blockDim.x)
-        out[(size_t)blockIdx.x * s.k + k] = f16_of(packed_elem(s, r, k) * mul);
+        out[(size_t)blockIdx.x * s.k + k] = f16_of(packed_elem(s, r, k, mul > 0) * (mul > 0 ? mul : 1.0f));
 }
 
 /* Sum over the CTA, the same tree for every launch; the result in every thread. */
@@ -151,6 +151,13 @@ extern "C" __global__ void to_act(const float *x, int ldx, int n, uint16_t *h)
     pdl_wait();
     int k = blockIdx.x * blockDim.x + threadIdx.x;
     if (k < n) h[(size_t)blockIdx.y * n + k] = f16_of(x[(size_t)blockIdx.y * ldx + k]);
+}
+
+/* Grid (kp / 256, T): f16 rows of k columns to rows of kp, zeros behind */
+extern "C" __global__ void pad_rows(const uint16_t *x, int k, int kp, uint16_t *out)
+{
+    int c = blockIdx.x * blockDim.x + threadIdx.x;
+    if (c < kp) out[(size_t)blockIdx.y * kp + c] = c < k ? x[(size_t)blockIdx.y * k + c] : 0;
 }
 
 extern "C" __global__ void add_f32(float *y, const float *x, size_t n)
