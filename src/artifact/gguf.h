@@ -43,6 +43,7 @@ const char *lk__gguf_string(const unsigned char **at, uint64_t *len);
 
 /* tokenizer.ggml.* -> the bytes of a tokenizer.json. */
 int lk__gguf_tokenizer(const struct gguf_file *g, struct lk_buf *out, struct lk_err *e);
+int lk__gguf_config(struct lk_config *c, const struct gguf_file *g, struct lk_err *e);
 /* Raw tensors of arch qwen35 -> logical tensors; cfg.layers must be known. */
 int lk__gguf_bind(struct lk_artifact *a, const struct raw_table *t, struct lk_err *e);
 

@@ -107,7 +107,7 @@ int lk__gguf_bind(struct lk_artifact *a, const struct raw_table *t, struct lk_er
     return 0;
 }
 
-static int read_config(struct lk_config *c, const struct gguf_file *g, struct lk_err *e)
+int lk__gguf_config(struct lk_config *c, const struct gguf_file *g, struct lk_err *e)
 {
     const struct gguf_value *arch = lk__gguf_find(g, "general.architecture");
     if (!arch || arch->type != GGUF_STRING || arch->n != 6 || memcmp(arch->at, "qwen35", 6))
@@ -255,7 +255,7 @@ int lk__gguf_open(struct lk_artifact *a, const char *path, struct lk_err *e)
     char mtp[64];
     a->kind = "gguf";
     int rc = part_open(a, &g, &t, path, e);
-    if (!rc) rc = read_config(&a->cfg, &g, e);
+    if (!rc) rc = lk__gguf_config(&a->cfg, &g, e);
     if (!rc) rc = split_open(a, &g, &t, path, e);
     snprintf(mtp, sizeof mtp, "blk.%d.attn_q.weight", (int)a->cfg.layers);
     if (!rc && !lk__raw_find(&t, mtp)) rc = sidecar_open(a, &t, path, e);
