@@ -7,7 +7,7 @@ CMAKE_ARGS = -G Ninja -DCMAKE_BUILD_TYPE=$(TYPE) -DLK_CUDA=$(if $(filter 1,$(CUD
 
 all: setup-build ## build build/laoka (CUDA=1: with the GPU backend)
 	@cmake -S . -B $(BUILD) $(CMAKE_ARGS) >$(BUILD).log 2>&1 || { cat $(BUILD).log; rm -f $(BUILD).log; exit 1; }; rm -f $(BUILD).log
-	@cmake --build $(BUILD) -j $(JOBS)
+	@cmake --build $(BUILD) -j $(JOBS) $(TARGET)
 
 setup: ## install what is missing for building and testing (Debian, Ubuntu)
 	@tools/setup build test
@@ -15,6 +15,7 @@ setup: ## install what is missing for building and testing (Debian, Ubuntu)
 setup-build:
 	@tools/setup build
 
+demo: TARGET = --target laoka
 demo: all ## set up, build, and answer a question with the bundled model
 	@$(BUILD)/laoka run -p 'What does "lighthouse" mean?' --think off --temp 0 --max-tokens 64
 
