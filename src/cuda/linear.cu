@@ -211,14 +211,6 @@ template <int FMT, int NT> __device__ static inline void unit_mul_x(const unit_r
     }
 }
 
-template <int FMT, int NT>
-__device__ static inline void unit_mul(const unit_regs<FMT> &r, const x_ptr<NT> &xp, int u, float acc[NT][8])
-{
-    uint4 x[NT];
-#pragma unroll
-    for (int n = 0; n < NT; n++) x[n] = x_load<NT>(xp, n, u, 0);
-    unit_mul_x<FMT, NT>(r, x, acc);
-}
 #endif
 
 /* Moves the sums of a scale block into the total: total += sum * scale of the lane's rows. */
@@ -243,7 +235,7 @@ __device__ static inline float2 block_scale(const cu_seg &s, int tile, int u)
 template <int FMT, int NT, int BLK>
 __device__ static inline void warp_run(const cu_linear_par &p, int tile, int u0, int u1, float acc[NT][8])
 {
-    const int lane = threadIdx.x & 31, B = fmt_of<FMT>::batch;
+    const int lane = threadIdx.x & 31, B = LK_VOLTA && NT == 4 ? 1 : fmt_of<FMT>::batch; /* more would spill at 32 rows */
     const unsigned char *unit = p.s.data + ((size_t)tile * p.s.units + u0) * fmt_of<FMT>::unit;
     x_ptr<NT> x = x_of<NT>(p, lane, u0);
     float part[BLK ? NT : 1][8];
@@ -251,6 +243,7 @@ __device__ static inline void warp_run(const cu_linear_par &p, int tile, int u0,
     if (BLK)
 #pragma unroll
         for (int i = 0; i < NT * 8; i++) part[i / 8][i % 8] = 0;
+#pragma unroll 1
     for (int u = u0; u < u1; u += B) {
         unit_regs<FMT> r[B];
 #pragma unroll
@@ -258,11 +251,28 @@ __device__ static inline void warp_run(const cu_linear_par &p, int tile, int u0,
             if (u + b < u1) unit_load<FMT>(r[b], unit + (size_t)b * fmt_of<FMT>::unit, lane);
         unit += (size_t)B * fmt_of<FMT>::unit;
         if (u == u0) pdl_wait(); /* weights do not depend on the kernel ahead, x does */
+#if !LK_VOLTA
+        uint4 xv[2][NT];
+#pragma unroll
+        for (int n = 0; NT == 1 && n < NT; n++) xv[0][n] = x_load<NT>(x, n, 0, 0);
+#endif
 #pragma unroll
         for (int b = 0; b < B; b++) {
             if (u + b >= u1) break;
+#if !LK_VOLTA
+            if (NT > 1) /* no registers to spare: now */
+#pragma unroll
+                for (int n = 0; n < NT; n++) xv[b & 1][n] = x_load<NT>(x, n, b, 0);
+            else if (b + 1 < B && u + b + 1 < u1) /* x of the next unit, so that its way from the L1 or L2 is hidden by this unit's work */
+#pragma unroll
+                for (int n = 0; n < NT; n++) xv[(b + 1) & 1][n] = x_load<NT>(x, n, b + 1, 0);
+#endif
             if (BLK && (u + b == u0 || (u + b) % p.s.blk_units == 0)) bs = block_scale(p.s, tile, u + b);
+#if LK_VOLTA
             unit_mul<FMT, NT>(r[b], x, b, BLK ? (float(*)[8])part : acc);
+#else
+            unit_mul_x<FMT, NT>(r[b], xv[b & 1], BLK ? (float(*)[8])part : acc);
+#endif
             if (BLK && ((u + b + 1) % p.s.blk_units == 0 || u + b + 1 == u1)) block_flush<NT>(bs, (float(*)[8])part, acc, lane);
         }
         x_advance<NT>(x, B);
@@ -330,14 +340,31 @@ template <int FMT, int NT, int BLK> __device__ static inline void linear_small(c
     tile_out<NT>(p, tile, acc, red, turn, glu);
 }
 
+/* 32 rows with block scales do not fit the registers of sm_70: two passes of 16 there (the weights are read twice). */
+template <int FMT, int NT, int BLK> __device__ static inline void linear_rows(const cu_linear_par &p, int glu)
+{
+    if constexpr (!LK_VOLTA || NT < 4 || !BLK) {
+        linear_small<FMT, NT, BLK>(p, glu);
+    } else {
+#pragma unroll 1
+        for (int t = 0; t < p.T; t += 16) {
+            cu_linear_par q = p;
+            q.T = min(16, p.T - t);
+            q.x = (const unsigned char *)p.x + (size_t)t * p.ldx * 2;
+            q.y = (unsigned char *)p.y + (size_t)t * p.ldy * (glu ? 2 : 4);
+            linear_small<FMT, 2, BLK>(q, glu);
+        }
+    }
+}
+
 #define LINEAR(name, FMT, NT, BLK, MINB)                                                                           \
     extern "C" __global__ void __launch_bounds__(CU_WARPS * 32, MINB) lin_##name##_t##NT(const cu_linear_par p)     \
     {                                                                                                              \
-        linear_small<FMT, NT, BLK>(p, 0);                                                                          \
+        linear_rows<FMT, NT, BLK>(p, 0);                                                                           \
     }                                                                                                              \
     extern "C" __global__ void __launch_bounds__(CU_WARPS * 32, MINB) glu_##name##_t##NT(const cu_linear_par p)     \
     {                                                                                                              \
-        linear_small<FMT, NT, BLK>(p, 1);                                                                          \
+        linear_rows<FMT, NT, BLK>(p, 1);                                                                           \
     }
 #define LINEARS(name, FMT, BLK)    \
     LINEAR(name, FMT, 1, BLK, 2)   \
