@@ -2,8 +2,9 @@
  *   bench_ops [--device cpu|avx2|cuda:N] [--image NAME] [--threads N] [--only TEXT] [--seconds S]
  * --cpu-time 1: processor time of one thread instead of the clock, for a machine that others use
  * too. A line a case: microseconds (median of rounds), GB/s of what must be read and its share of
- * this device's read bandwidth (CPU: measured here, the same threads adding up a gigabyte),
+ * this device's read bandwidth (CPU: measured here by base/bandwidth.c with the same threads),
  * GFLOP/s. */
+#include "base/bandwidth.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/pool.h"
@@ -13,44 +14,13 @@
 #include <string.h>
 #include <time.h>
 
-enum { READ_PARTS = 64 };
-static const size_t read_bytes = (size_t)1 << 30;
-
-struct read_job {
-    const float *p;
-    float sum[READ_PARTS];
-};
-
-static void read_part(void *arg, int part, int worker)
-{
-    struct read_job *j = arg;
-    size_t n = read_bytes / sizeof(float) / READ_PARTS;
-    const float *p = j->p + (size_t)part * n;
-    float s[32] = {0};
-    for (size_t i = 0; i < n; i += 32)
-        for (int k = 0; k < 32; k++) s[k] += p[i + (size_t)k];
-    for (int k = 0; k < 32; k++) j->sum[part] += s[k];
-}
-
-/* Best of a few passes over memory that no cache holds. */
 static double read_bandwidth(int threads)
 {
     struct lk_pool *pool = lk_pool_new(threads);
-    float *p = lk_aligned(read_bytes);
-    double best = 0;
-    if (pool && p) {
-        memset(p, 0, read_bytes);
-        for (int i = 0; i < 6; i++) {
-            struct read_job j = {.p = p};
-            double t = lk_clock();
-            lk_pool_run(pool, READ_PARTS, read_part, &j);
-            t = (double)read_bytes / (lk_clock() - t);
-            if (t > best && j.sum[0] == 0) best = t;
-        }
-    }
-    lk_free(p);
+    struct lk_bandwidth bw = {0};
+    if (pool) lk_bandwidth_measure(pool, 0, 7, &bw);
     lk_pool_free(pool);
-    return best;
+    return bw.read_gbs * 1e9;
 }
 
 static int by_value(const void *a, const void *b)

@@ -28,7 +28,6 @@ void lk_opts_init(struct lk_opts *o)
     o->bench.kinds = "code,zh";
     o->bench.new_tokens = 1024;
     o->bench.users = o->bench.seeds = 1;
-    o->bench.repeat = 5;
     o->bench.mode = "load";
     o->bench.offset = -1;
 }
@@ -124,6 +123,15 @@ int lk_opts_devices(struct lk_opts_device *d, const char *text, struct lk_err *e
     }
     d->n = n;
     return 0;
+}
+
+void lk_opts_devices_put(const struct lk_opts_device *d, struct lk_buf *out)
+{
+    for (int i = 0; i < d->n; i++)
+        if (d->at[i].is_cuda)
+            lk_buf_fmt(out, i ? ",%d" : "cuda:%d", d->at[i].index);
+        else
+            lk_buf_str(out, i ? ",cpu" : "cpu");
 }
 
 static int list_add(void *at, const char *text)
@@ -244,14 +252,7 @@ static void flag_value(const struct lk_opts *o, const struct lk_flag *f, struct 
         else
             lk_buf_fmt(out, "%d", *(const int *)at);
         break;
-    case LK_FLAG_DEVICES: {
-        const struct lk_opts_device *d = at;
-        for (int i = 0; i < d->n; i++)
-            if (d->at[i].is_cuda)
-                lk_buf_fmt(out, i ? ",%d" : "cuda:%d", d->at[i].index);
-            else
-                lk_buf_str(out, i ? ",cpu" : "cpu");
-    }
+    case LK_FLAG_DEVICES: lk_opts_devices_put(at, out); break;
     }
 }
 

@@ -32,5 +32,7 @@ void lk_opts_help(enum lk_cmd cmd, struct lk_buf *out);
 void lk_opts_print(const struct lk_opts *o, enum lk_cmd cmd, struct lk_buf *out);
 /* "cpu,cpu" or "cuda:0,1" */
 int lk_opts_devices(struct lk_opts_device *d, const char *text, struct lk_err *e);
+/* and back: the word that --devices takes */
+void lk_opts_devices_put(const struct lk_opts_device *d, struct lk_buf *out);
 
 #endif

@@ -66,7 +66,7 @@ struct lk_opts_convert {
 
 struct lk_opts_serve {
     const char *host, *api_key_file, *cors, *name;
-    int port, queue, http_threads, timeout_s, max_body_mb, keepalive_s, watchdog_s;
+    int port, queue, timeout_s, max_body_mb, keepalive_s, watchdog_s;
 };
 
 struct lk_opts_follower {
@@ -75,9 +75,9 @@ struct lk_opts_follower {
 };
 
 struct lk_opts_bench {
-    const char *url, *out, *sizes, *kinds, *api_key, *tokenizer, *accept, *op;
+    const char *url, *out, *sizes, *kinds, *api_key, *tokenizer;
     const char *mode, *text_file; /* users: load, burst, drop; kind "file" */
-    int new_tokens, users, seeds, repeat, resume;
+    int new_tokens, users, seeds, resume;
     double gbs, stall_s;  /* physics check, silence; 0: default */
     int64_t offset;       /* of block numbers; -1: by the clock */
 };

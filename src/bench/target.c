@@ -1,6 +1,7 @@
 /* The measured server: see target.h. */
 #include "bench/target.h"
 
+#include "args/args.h"
 #include "base/buf.h"
 #include "base/log.h"
 #include "bench/client.h"
@@ -81,35 +82,29 @@ static int free_port(void)
     return port;
 }
 
-/* "--devices cuda:0,1" as the options hold it */
-static void devices_word(const struct lk_opts_device *d, char *out, size_t cap)
-{
-    size_t n = 0;
-    for (int i = 0; i < d->n && n < cap; i++)
-        n += (size_t)snprintf(out + n, cap - n, d->at[i].is_cuda ? (i ? ",%d" : "cuda:%d") : (i ? ",cpu" : "cpu"), d->at[i].index);
-}
-
 static int own_start(struct lk_target *t, const struct lk_opts *o, struct lk_err *e)
 {
-    char port[16], devices[160], threads[16], ctx[16], parallel[16], draft[16], kv[8];
+    struct lk_buf devices = {0};
+    char port[16], threads[16], ctx[16], parallel[16], draft[16], kv[8];
     int p = free_port(), n = 0;
     const char *a[40];
     if (p < 0) return lk_fail(e, LK_ESYS, "no free port on this machine: %s", strerror(errno));
     snprintf(t->url, sizeof t->url, "http://127.0.0.1:%d", p);
     snprintf(port, sizeof port, "%d", p);
-    devices_word(&o->engine.dev, devices, sizeof devices);
+    lk_opts_devices_put(&o->engine.dev, &devices);
     snprintf(threads, sizeof threads, "%d", o->engine.dev.threads);
     snprintf(ctx, sizeof ctx, "%d", o->engine.ctx);
     snprintf(parallel, sizeof parallel, "%d", o->engine.parallel);
     snprintf(draft, sizeof draft, o->engine.draft < 0 ? "auto" : "%d", o->engine.draft);
     snprintf(kv, sizeof kv, "%s", o->engine.kv == LK_OPT_KV_BF16 ? "bf16" : o->engine.kv == LK_OPT_KV_F32 ? "f32" : "int8");
-    const char *fixed[] = {"laoka", "serve", "-q", "--port", port, "-m", o->engine.model, "--devices", devices, "--threads", threads,
+    const char *fixed[] = {"laoka", "serve", "-q", "--port", port, "-m", o->engine.model, "--devices", devices.data, "--threads", threads,
                            "--ctx", ctx, "--parallel", parallel, "--draft", draft, "--kv", kv, "--queue", "4096"};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) a[n++] = fixed[i];
     if (o->engine.dev.isa) a[n++] = "--isa", a[n++] = o->engine.dev.isa;
     if (o->engine.dev.image) a[n++] = "--image", a[n++] = o->engine.dev.image;
     a[n] = NULL;
-    int bad = posix_spawn(&t->pid, "/proc/self/exe", NULL, NULL, (char *const *)a, environ);
+    int bad = devices.failed ? ENOMEM : posix_spawn(&t->pid, "/proc/self/exe", NULL, NULL, (char *const *)a, environ);
+    lk_buf_free(&devices);
     if (bad) t->pid = 0;
     return bad ? lk_fail(e, LK_ESYS, "cannot start laoka serve: %s", strerror(bad)) : 0;
 }

@@ -1,8 +1,8 @@
 /* The gated delta net. Compiled once an instruction set.
  *
- * Convolution first, cut by channels; then a part is a lane's v head. Few rows go one by one (bits
- * equal whatever their number, recorded or not); more than GDN_CHUNKED rows of a run go in chunks
- * of 64 (k_gdn_chunk.h). The recurrence takes 4 vectors of v at a time through all rows: that strip
+ * Convolution first, cut by channels; then a part is a lane's v head. Rows go one by one (bits
+ * equal whatever their number, recorded or not), also in a long run: there is no chunked form here
+ * yet. The recurrence takes 4 vectors of v at a time through all rows: that strip
  * of the state (16 KB at 8 lanes) stays in L1. */
 #ifndef LK_CPU_K_GDN_H
 #define LK_CPU_K_GDN_H
@@ -14,7 +14,6 @@ enum {
     GD = 128,
     GDN_STRIP = 4 * VW, /* values of v at a time */
     GDN_CHANNELS = 256, /* channels a convolution part */
-    GDN_CHUNKED = 16,   /* a run of more rows takes the chunked form */
     GDN_C = 64,         /* rows a chunk */
 };
 

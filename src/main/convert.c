@@ -6,6 +6,9 @@
 int cmd_convert(struct lk_opts *o, struct lk_err *e)
 {
     if (o->n_args != 2) return lk_fail(e, LK_EUSAGE, "laoka convert: expected IN and OUT, found %d words", o->n_args);
+    if (o->convert.tp > 0)
+        return lk_fail(e, LK_EUSAGE, "--tp %d: rank files are not written yet; ranks read their part straight from an unsplit model (--devices)",
+                       o->convert.tp);
     struct lk_convert_opts c = {.recipe = o->convert.recipe, .verify = o->convert.verify, .force = o->convert.force};
     c.pool = lk_pool_new(o->engine.dev.threads);
     int rc = lk_convert(o->args[0], o->args[1], &c, e);

@@ -60,8 +60,3 @@ double lk_forecast_round(const struct lk_forecast *f, double ctx, int draft, int
     double mtp = draft * (f->mtp / n + f->kv_token_mtp * ctx * kv_share(f, n));
     return f->step / n + kv + 3 * f->gdn / n + mtp; /* verify reads the state, the fold reads and writes it */
 }
-
-double lk_forecast_tokens(int draft, double a)
-{
-    return 1 + draft * a;
-}

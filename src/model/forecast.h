@@ -29,7 +29,5 @@ void lk_forecast_make(struct lk_forecast *f, const struct lk_artifact *a, enum l
 double lk_forecast_memory(const struct lk_forecast *f, double ctx, int n, int extra_slots);
 /* Bytes one round moves on each of n ranks: verify of 1 + draft tokens at ctx, then the draft passes, the fold of the GDN state. */
 double lk_forecast_round(const struct lk_forecast *f, double ctx, int draft, int n);
-/* Mean tokens a round when each draft is accepted with the drafts' mean rate a (accepted / drafted). */
-double lk_forecast_tokens(int draft, double a);
 
 #endif

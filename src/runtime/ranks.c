@@ -1,6 +1,7 @@
 /* Ranks: see ranks.h. The first plan carries the options of model and state, so that a follower opens exactly what the leader opens. */
 #include "runtime/ranks.h"
 
+#include "args/args.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/pool.h"
@@ -49,33 +50,27 @@ int lk_rank_device(struct lk_dev **out, const struct lk_opts_device *o, int rank
 
 /* ---- leader ---- */
 
-static void devices_text(const struct lk_opts_device *d, char *out, size_t cap)
-{
-    size_t n = 0;
-    out[0] = 0;
-    for (int i = 0; i < d->n && n < cap; i++)
-        n += (size_t)snprintf(out + n, cap - n, d->at[i].is_cuda ? (i ? ",%d" : "cuda:%d") : (i ? ",cpu" : "cpu"), d->at[i].index);
-}
-
 static int spawn_one(struct lk_ranks *r, const struct lk_opts_engine *o, int rank, struct lk_err *e)
 {
-    char devices[160], rank_text[16], fd_text[16], nonce[32], threads[16];
+    struct lk_buf devices = {0};
+    char rank_text[16], fd_text[16], nonce[32], threads[16];
     int fd = fcntl(lk_group_fd(r->g), F_DUPFD, 3); /* without close-on-exec: the child inherits this one */
     if (fd < 0) return lk_fail(e, LK_ESYS, "rank %d: cannot pass the group: %s", rank, strerror(errno));
-    devices_text(&o->dev, devices, sizeof devices);
+    lk_opts_devices_put(&o->dev, &devices);
     snprintf(rank_text, sizeof rank_text, "%d", rank);
     snprintf(fd_text, sizeof fd_text, "%d", fd);
     snprintf(nonce, sizeof nonce, "%llx", (unsigned long long)lk_group_nonce(r->g));
     snprintf(threads, sizeof threads, "%d", o->dev.threads);
-    const char *argv[24] = {"laoka", "follower", "-m", o->model, "--devices", devices, "--threads", threads,
+    const char *argv[24] = {"laoka", "follower", "-m", o->model, "--devices", devices.data, "--threads", threads,
                             "--rank", rank_text, "--group-fd", fd_text, "--group-nonce", nonce};
     int n = 14;
     if (o->dev.isa) argv[n++] = "--isa", argv[n++] = o->dev.isa;
     if (o->dev.image) argv[n++] = "--image", argv[n++] = o->dev.image;
     if (o->dev.transport) argv[n++] = "--transport", argv[n++] = o->dev.transport;
     if (o->dev.fault) argv[n++] = "--fault", argv[n++] = o->dev.fault;
-    int bad = posix_spawn(&r->pid[rank], o->dev.program ? o->dev.program : "/proc/self/exe", NULL, NULL, (char *const *)argv, environ);
+    int bad = devices.failed ? ENOMEM : posix_spawn(&r->pid[rank], o->dev.program ? o->dev.program : "/proc/self/exe", NULL, NULL, (char *const *)argv, environ);
     close(fd);
+    lk_buf_free(&devices);
     if (bad) r->pid[rank] = 0;
     return bad ? lk_fail(e, LK_ESYS, "rank %d: cannot start: %s", rank, strerror(bad)) : 0;
 }
@@ -98,6 +93,8 @@ int lk_ranks_start(struct lk_ranks **out, const struct lk_opts_engine *o, struct
     if (o->dev.n <= 1) return 0;
     if (o->dev.at[0].is_cuda)
         return lk_fail(e, LK_EUSAGE, "several GPUs as one are not ready yet: name one with --devices cuda:%d, or CPU ranks with cpu,cpu", o->dev.at[0].index);
+    if (o->dev.transport && strcmp(o->dev.transport, "shm"))
+        return lk_fail(e, LK_EUSAGE, "--transport %s: expected shm, the one transport there is", o->dev.transport);
     struct lk_ranks *r = lk_calloc(1, sizeof *r);
     if (!r) return lk_fail(e, LK_ENOMEM, "no memory for ranks");
     r->n = o->dev.n;

@@ -49,7 +49,6 @@ struct lk_hx {
     struct lk_hx *next, **prev;
     char *path;
     const char *route;
-    struct evkeyvalq query;
     int streaming, anthropic, cut, status;
     double sent_at;
     void (*gone)(void *arg);
@@ -62,7 +61,6 @@ static void hx_free(struct lk_hx *x)
     *x->prev = x->next;
     if (x->next) x->next->prev = x->prev;
     x->h->n_open--;
-    evhttp_clear_headers(&x->query);
     free(x->path); /* evhttp_uridecode's own malloc */
     lk_free(x);
 }
@@ -124,7 +122,7 @@ static void on_request(struct evhttp_request *req, void *arg)
     struct lk_http *h = arg;
     struct evhttp_connection *c = evhttp_request_get_connection(req);
     const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(req);
-    const char *path = uri ? evhttp_uri_get_path(uri) : NULL, *query = uri ? evhttp_uri_get_query(uri) : NULL;
+    const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
     struct lk_hx *x = lk_calloc(1, sizeof *x);
     char id[40];
     if (!x) {
@@ -135,9 +133,7 @@ static void on_request(struct evhttp_request *req, void *arg)
     x->req = req;
     x->route = "other";
     x->sent_at = lk_clock();
-    TAILQ_INIT(&x->query);
     x->path = evhttp_uridecode(path && *path ? path : "/", 0, NULL);
-    if (query) evhttp_parse_query_str(query, &x->query);
     x->next = h->open;
     x->prev = &h->open;
     if (h->open) h->open->prev = &x->next;
@@ -246,13 +242,6 @@ enum evhttp_cmd_type lk_hx_method(const struct lk_hx *x) { return evhttp_request
 const char *lk_hx_path(const struct lk_hx *x) { return x->path ? x->path : "/"; }
 void lk_hx_route(struct lk_hx *x, const char *route) { x->route = route; }
 void lk_hx_anthropic(struct lk_hx *x) { x->anthropic = 1; }
-int lk_hx_is_anthropic(const struct lk_hx *x) { return x->anthropic; }
-int lk_hx_streaming(const struct lk_hx *x) { return x->streaming; }
-
-const char *lk_hx_query(const struct lk_hx *x, const char *name)
-{
-    return evhttp_find_header(&x->query, name);
-}
 
 const char *lk_hx_in(const struct lk_hx *x, const char *header)
 {

@@ -40,12 +40,10 @@ uint64_t lk_http_cut(const struct lk_http *h); /* slow readers cut off so far */
 /* The request. */
 enum evhttp_cmd_type lk_hx_method(const struct lk_hx *x);
 const char *lk_hx_path(const struct lk_hx *x);  /* decoded, without query */
-const char *lk_hx_query(const struct lk_hx *x, const char *name); /* first value or NULL; lives as long as the exchange */
 const char *lk_hx_in(const struct lk_hx *x, const char *header); /* NULL: absent */
 const char *lk_hx_body(struct lk_hx *x, size_t *n);
 void lk_hx_route(struct lk_hx *x, const char *route); /* static string; for done */
 void lk_hx_anthropic(struct lk_hx *x); /* errors in that shape */
-int lk_hx_is_anthropic(const struct lk_hx *x);
 
 /* The reply. */
 void lk_hx_header(struct lk_hx *x, const char *name, const char *value);
@@ -54,7 +52,6 @@ void lk_hx_json(struct lk_hx *x, int status, json_t *body); /* takes the referen
 void lk_hx_error(struct lk_hx *x, const struct lk_fault *f);
 void lk_hx_on_gone(struct lk_hx *x, void (*fn)(void *arg), void *arg);
 void lk_hx_stream(struct lk_hx *x); /* 200 text/event-stream */
-int lk_hx_streaming(const struct lk_hx *x);
 /* One event; name may be NULL. -1: the reader is too slow and is being cut off; on_gone follows later. */
 int lk_hx_send(struct lk_hx *x, const char *name, const char *data, size_t n);
 int lk_hx_send_json(struct lk_hx *x, const char *name, json_t *data); /* takes the reference */

@@ -55,11 +55,6 @@ void *lk_plan_payload(struct lk_plan *p, size_t *cap)
     return p->a->payload;
 }
 
-uint32_t lk_plan_seq(const struct lk_plan *p)
-{
-    return p->seq;
-}
-
 void lk_plan_fault(struct lk_plan *p, enum lk_plan_fault kind, uint32_t seq)
 {
     p->fault = kind;

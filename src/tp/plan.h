@@ -34,7 +34,6 @@ int lk_plan_publish(struct lk_plan *p, uint32_t kind, size_t bytes, struct lk_er
 int lk_plan_next(struct lk_plan *p, uint32_t *kind, const void **data, size_t *bytes, struct lk_err *e);
 /* All: this rank's record of the current plan (seq and kind are filled in); waits for and compares all others. */
 int lk_plan_done(struct lk_plan *p, struct lk_record *mine, struct lk_err *e);
-uint32_t lk_plan_seq(const struct lk_plan *p);
 
 /* Faults for tests: damage this rank's record or plan at step seq, once. */
 enum lk_plan_fault { LK_PLAN_FAULT_NONE, LK_PLAN_FAULT_TOKEN, LK_PLAN_FAULT_POSITION, LK_PLAN_FAULT_SKIP };
