@@ -123,6 +123,20 @@ int lk__artifact_map(struct lk_artifact *a, const char *path, struct lk_map *out
     return rc;
 }
 
+static void forget(const struct lk_artifact *a, const void *p, size_t n)
+{
+    for (size_t i = 0; p && i < a->n_maps; i++) {
+        const struct lk_map *m = &a->maps[i];
+        if ((const unsigned char *)p >= m->data && (const unsigned char *)p < m->data + m->size) lk_map_forget(m, p, n);
+    }
+}
+
+void lk__artifact_forget(const struct lk_artifact *a, const struct lk_weight *w)
+{
+    forget(a, w->data, lk_weight_data_bytes(w));
+    forget(a, w->scale, lk_weight_scale_bytes(w));
+}
+
 int lk__artifact_add(struct lk_artifact *a, const struct lk_tensor *t, struct lk_err *e)
 {
     if (grow(&a->tensors, a->n_tensors, &a->cap_tensors, sizeof *a->tensors))

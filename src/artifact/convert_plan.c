@@ -79,7 +79,7 @@ static int is_transformed(const struct lk_artifact *a, const struct lk_tensor *t
 static const char *module_name(struct plan *p, const struct lk_tensor *t, char *buf, size_t cap)
 {
     const char *at = strstr(t->stored, t->name);
-    if (at) {
+    if (at && (at == t->stored || at[-1] == '.') && (at[strlen(t->name)] == '.' || !at[strlen(t->name)])) {
         snprintf(buf, cap, "%.*s%s", (int)(at - t->stored), t->stored, t->name);
         return buf;
     }
@@ -227,9 +227,8 @@ int lk__plan_make(struct plan *p, const struct lk_artifact *a, const char *recip
             j->scheme = recipe_scheme(p->recipe, j->t);
         else
             rc = keep_scheme(j->t, &j->scheme, e);
-        /* gates kept in F32 by their publisher stay so */
-        if (j->scheme == SCHEME_BF16 && j->t->w.fmt == LK_FMT_F32 && j->t->n_dims == 1 && strcmp(p->recipe->name, "bf16"))
-            j->scheme = SCHEME_F32;
+        /* vectors that their publisher keeps in F32 (A_log, norms of GGUF) stay so: a few KB, and no rounding */
+        if (j->scheme == SCHEME_BF16 && j->t->w.fmt == LK_FMT_F32 && j->t->n_dims == 1) j->scheme = SCHEME_F32;
         if (!rc) rc = plan_job(p, j, e);
     }
     if (rc) return rc;

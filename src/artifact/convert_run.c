@@ -4,6 +4,7 @@
 
 #include "artifact/convert_plan.h"
 #include "artifact/encode.h"
+#include "artifact/store.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"
@@ -115,6 +116,7 @@ static int job_amax(struct conv *c, struct job *j)
     for (int64_t i = 0; i < parts; i++)
         if (s.amax[i] > j->amax) j->amax = s.amax[i];
     lk_free(s.amax);
+    lk__artifact_forget(c->p.a, &j->t->w);
     return 0;
 }
 
@@ -148,8 +150,10 @@ static int sink(struct conv *c, const struct out_tensor *o, size_t at, const voi
     size_t pos = f->base + o->offset + at;
     if (c->verify) {
         if (pos + n > f->map.size || memcmp(f->map.data + pos, data, n))
-            return lk_fail(c->e, LK_EINPUT, "convert --verify: tensor %s: the bytes on disk differ from the source's encoding", o->name);
+            return lk_fail(c->e, LK_EINPUT, "convert --verify: %s: tensor %s: the bytes on disk differ from the source's encoding", c->dir, o->name);
+        lk_map_forget(&f->map, f->map.data + pos, n);
     }
+    if (c->o->stop && *c->o->stop) return lk_fail(c->e, LK_EINPUT, "convert: interrupted; nothing stands under the final name");
     const char *p = data;
     for (size_t left = c->verify ? 0 : n; left;) {
         ssize_t w = pwrite(f->fd, p, left, (off_t)pos);
@@ -164,12 +168,14 @@ static int sink(struct conv *c, const struct out_tensor *o, size_t at, const voi
     return 0;
 }
 
-static int job_copy(struct conv *c, const struct out_tensor *o)
+/* Pages of the source are let go slab by slab: they count as memory of this process although they are the file's. */
+static int job_copy(struct conv *c, const struct lk_weight *w, const struct out_tensor *o)
 {
     int rc = 0;
     for (size_t at = 0; at < o->bytes && !rc; at += SLAB_BYTES) {
         size_t n = o->bytes - at < SLAB_BYTES ? o->bytes - at : SLAB_BYTES;
         rc = sink(c, o, at, (const char *)o->copy + at, n);
+        if (o->bytes > SLAB_BYTES) lk__artifact_forget(c->p.a, w);
     }
     return rc;
 }
@@ -179,7 +185,8 @@ static int job_run(struct conv *c, struct job *j)
     const struct out_tensor *o = &c->p.out[j->first];
     int rc = 0;
     if (j->scheme == SCHEME_COPY) {
-        for (int i = 0; i < j->n_out && !rc; i++) rc = job_copy(c, &o[i]);
+        for (int i = 0; i < j->n_out && !rc; i++) rc = job_copy(c, &j->t->w, &o[i]);
+        lk__artifact_forget(c->p.a, &j->t->w);
         return rc;
     }
     const struct lk_weight *w = &j->t->w;
@@ -191,9 +198,10 @@ static int job_run(struct conv *c, struct job *j)
         parts_run(c, &s);
         rc = sink(c, &o[0], (size_t)r * cb, c->slab[0], (size_t)s.n * cb);
         if (!rc && sb) rc = sink(c, &o[1], (size_t)r * sb, c->slab[1], (size_t)s.n * sb);
+        lk__artifact_forget(c->p.a, w);
     }
     if (!rc && j->scheme == SCHEME_NVFP4) rc = sink(c, &o[2], 0, &j->global, 4);
-    if (!rc && j->scheme == SCHEME_Q4) rc = job_copy(c, &o[2]);
+    if (!rc && j->scheme == SCHEME_Q4) rc = job_copy(c, &j->t->w, &o[2]);
     return rc;
 }
 
@@ -259,19 +267,30 @@ static int jobs_run(struct conv *c, const char *what)
     return rc;
 }
 
+/* Maps a shard and compares its header with the one that the plan gives. */
+static int shard_check(struct conv *c, int i)
+{
+    struct lk_buf path = {0}, head = {0};
+    char name[64];
+    struct shard_file *f = &c->shards[i];
+    int rc = lk_path_join(&path, c->dir, lk__shard_name(&c->p, i, name, sizeof name)) ? lk_fail(c->e, LK_ENOMEM, "convert: no memory") : 0;
+    if (!rc) rc = lk_map_open(&f->map, path.data, c->e);
+    if (!rc) rc = lk__shard_header(&c->p, i, &head, c->e);
+    f->base = head.len;
+    if (!rc && (f->map.size != head.len + c->p.shard_bytes[i] || memcmp(f->map.data, head.data, head.len)))
+        rc = lk_fail(c->e, LK_EINPUT, "convert --verify: %s: the header is not the one this source and recipe give", path.data);
+    lk_buf_free(&path);
+    lk_buf_free(&head);
+    return rc;
+}
+
 static int verify(struct conv *c)
 {
-    struct lk_buf path = {0};
-    char name[64];
     int rc = 0;
-    for (int i = 0; i < c->p.n_shards && !rc; i++) {
-        if (lk_path_join(&path, c->dir, lk__shard_name(&c->p, i, name, sizeof name))) rc = lk_fail(c->e, LK_ENOMEM, "convert: no memory");
-        if (!rc) rc = lk_map_open(&c->shards[i].map, path.data, c->e);
-    }
+    for (int i = 0; i < c->p.n_shards && !rc; i++) rc = shard_check(c, i);
     c->verify = 1;
     if (!rc) rc = jobs_run(c, "verifying");
     for (int i = 0; i < c->p.n_shards; i++) lk_map_close(&c->shards[i].map);
-    lk_buf_free(&path);
     if (!rc) lk_log_info("verified: %zu tensors, %llu bytes", c->p.n_out, (unsigned long long)c->done);
     return rc;
 }
@@ -344,15 +363,17 @@ int lk_convert(const char *in, const char *out, const struct lk_convert_opts *o,
     struct conv c = {.o = o, .e = e};
     struct lk_buf dir = {0};
     int rc = 0;
-    if (lk_file_exists(out) && !o->force)
-        return lk_fail(e, LK_EINPUT, "%s: exists already; choose another name, or --force to replace it", out);
+    int check_only = lk_file_exists(out) == 2 && o->verify && !o->force;
+    if (lk_file_exists(out) && !o->force && !check_only)
+        return lk_fail(e, LK_EINPUT, "%s: exists already; choose another name, --force to replace it, or --verify to compare it with IN", out);
     size_t n = strlen(out);
     while (n > 1 && out[n - 1] == '/') n--;
     if (lk_buf_fmt(&dir, "%.*s.tmp-%ld", (int)n, out, (long)getpid())) rc = lk_fail(e, LK_ENOMEM, "convert: no memory");
-    c.dir = dir.data;
+    c.dir = check_only ? out : dir.data;
     if (!rc) rc = lk_artifact_open(&a, in, e);
     if (!rc) rc = lk__plan_make(&c.p, a, o->recipe, o->shard_bytes > 0 ? (size_t)o->shard_bytes : (size_t)5 << 30, e);
-    if (!rc) rc = conv_write(&c, out);
+    if (!rc && check_only) rc = scratch_alloc(&c);
+    if (!rc) rc = check_only ? verify(&c) : conv_write(&c, out);
     lk_free(c.rows);
     lk_free(c.slab[0]);
     lk_free(c.slab[1]);

@@ -64,6 +64,8 @@ struct lk_artifact {
 
 /* Maps a file; the artifact keeps it. *file: its path in the arena. */
 int lk__artifact_map(struct lk_artifact *a, const char *path, struct lk_map *out, const char **file, struct lk_err *e);
+/* Lets mapped pages of a weight go (lk_map_forget); bytes that lie in no mapping stay. */
+void lk__artifact_forget(const struct lk_artifact *a, const struct lk_weight *w);
 /* Adds a logical tensor; name, stored, file must live in the arena. Refuses a second one of the same name. */
 int lk__artifact_add(struct lk_artifact *a, const struct lk_tensor *t, struct lk_err *e);
 int lk__artifact_text_add(struct lk_artifact *a, const char *name, const char *data, size_t len, struct lk_err *e);

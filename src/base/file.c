@@ -46,6 +46,13 @@ void lk_map_close(struct lk_map *m)
     *m = (struct lk_map){0};
 }
 
+void lk_map_forget(const struct lk_map *m, const void *at, size_t n)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), from = (size_t)((const unsigned char *)at - m->data) / page * page;
+    size_t end = (size_t)((const unsigned char *)at - m->data) + n;
+    if (m->data && n && end <= m->size) madvise((void *)(m->data + from), end - from, MADV_DONTNEED);
+}
+
 int lk_file_read(struct lk_buf *b, const char *path, size_t max, struct lk_err *e)
 {
     struct stat st;

@@ -16,6 +16,8 @@ struct lk_map {
 /* Read-only private map; the file is closed again. Errors name the path. */
 int lk_map_open(struct lk_map *m, const char *path, struct lk_err *e);
 void lk_map_close(struct lk_map *m);
+/* Lets the pages of [at, at + n) of the mapping go: they count no longer as this process's memory and come back when touched. */
+void lk_map_forget(const struct lk_map *m, const void *at, size_t n);
 
 /* Reads a regular file of at most max bytes into b (appends). */
 int lk_file_read(struct lk_buf *b, const char *path, size_t max, struct lk_err *e);

@@ -1,7 +1,16 @@
-/* laoka convert IN OUT: any readable model becomes a Hugging Face folder in a recipe's formats. */
+/* laoka convert IN OUT: any readable model becomes a Hugging Face folder in a recipe's formats. Ctrl-C and SIGTERM end it without a half folder. */
 #include "artifact/convert.h"
 #include "base/pool.h"
 #include "main/commands.h"
+
+#include <signal.h>
+
+static volatile sig_atomic_t stop;
+
+static void on_signal(int sig)
+{
+    stop = sig;
+}
 
 int cmd_convert(struct lk_opts *o, struct lk_err *e)
 {
@@ -9,7 +18,11 @@ int cmd_convert(struct lk_opts *o, struct lk_err *e)
     if (o->convert.tp > 0)
         return lk_fail(e, LK_EUSAGE, "--tp %d: rank files are not written yet; ranks read their part straight from an unsplit model (--devices)",
                        o->convert.tp);
-    struct lk_convert_opts c = {.recipe = o->convert.recipe, .verify = o->convert.verify, .force = o->convert.force};
+    struct lk_convert_opts c = {.recipe = o->convert.recipe, .verify = o->convert.verify, .force = o->convert.force, .stop = &stop};
+    struct sigaction sa = {.sa_handler = on_signal};
+    sigaction(SIGINT, &sa, NULL);
+    sigaction(SIGTERM, &sa, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a write past a size limit is an error like a full disk */
     c.pool = lk_pool_new(o->engine.dev.threads);
     int rc = lk_convert(o->args[0], o->args[1], &c, e);
     lk_pool_free(c.pool);
