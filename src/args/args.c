@@ -29,6 +29,8 @@ void lk_opts_init(struct lk_opts *o)
     o->bench.new_tokens = 1024;
     o->bench.users = o->bench.seeds = 1;
     o->bench.mode = "load";
+    o->bench.accept = "0.77,0.46";
+    o->bench.rounds = 24;
     o->bench.offset = -1;
 }
 

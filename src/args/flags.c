@@ -147,6 +147,13 @@ const struct lk_flag lk_flags[] = {
      "silence that ends a request; 0: 900"},
     {"--offset", NULL, "N", LK_FLAG_I64, LK_CMD_BENCH, AT(bench.offset), -1, BIG, NULL,
      "first block number; -1: by the clock, so that no earlier run's prefix is met"},
+    {"--accept", NULL, "LIST", LK_FLAG_TEXT, LK_CMD_BENCH, AT(bench.accept), 0, 0, NULL,
+     "rounds: shares of drafts that count as accepted, whatever the model says"},
+    {"--rounds", NULL, "N", LK_FLAG_INT, LK_CMD_BENCH, AT(bench.rounds), 1, 1 << 16, NULL, "rounds: how many a cell"},
+    {"--cpu-time", NULL, NULL, LK_FLAG_BOOL, LK_CMD_BENCH, AT(bench.cpu_time), 0, 0, NULL,
+     "rounds: processor time of one CPU thread instead of the clock, for a machine that others use too"},
+    {"--prefill", NULL, "LIST", LK_FLAG_TEXT, LK_CMD_BENCH, AT(bench.prefill), 0, 0, NULL,
+     "rounds: prompt sizes to time too, without the draft layer"},
     {"--resume", NULL, NULL, LK_FLAG_BOOL, LK_CMD_BENCH, AT(bench.resume), 0, 0, NULL,
      "keep the cells that --out already has"},
 

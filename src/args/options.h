@@ -77,7 +77,8 @@ struct lk_opts_follower {
 struct lk_opts_bench {
     const char *url, *out, *sizes, *kinds, *api_key, *tokenizer;
     const char *mode, *text_file; /* users: load, burst, drop; kind "file" */
-    int new_tokens, users, seeds, resume;
+    const char *accept, *prefill; /* rounds: shares, prompt sizes */
+    int new_tokens, users, seeds, resume, rounds, cpu_time;
     double gbs, stall_s;  /* physics check, silence; 0: default */
     int64_t offset;       /* of block numbers; -1: by the clock */
 };

@@ -36,15 +36,23 @@ static int draft_length(const struct lk_call *k)
     return k->draft_n > 0 && rounds > 0 ? (int)(k->draft_n / rounds + 0.5) : 0;
 }
 
-static void physics_judge(struct lk_cell *c, const struct lk_call *k, const struct lk_physics *p)
+void lk_cell_bytes(struct lk_cell *c, double bytes, int draft, const struct lk_physics *p)
 {
-    if (!p || p->gbs <= 0 || c->ms_round <= 0 || c->prompt_n < 0) return;
-    int draft = draft_length(k);
-    double bytes = p->round(p->f, c->prompt_n, draft), floor_ms = bytes / (p->gbs * 1e9) * 1e3;
+    c->gb_round = bytes * 1e-9;
+    c->gbs = bytes / c->ms_round * 1e-6;
+    if (p->gbs <= 0) return;
+    double floor_ms = bytes / (p->gbs * 1e9) * 1e3;
     if (c->ms_round >= floor_ms * 0.97) return; /* the bandwidth itself is measured to a few percent */
     c->mark = LK_CELL_IMPOSSIBLE;
     snprintf(c->note, sizeof c->note, "a round reads %.3f GB (draft %d, %.0f tokens of context); at %.1f GB/s that takes %.3f ms, reported: %.3f ms",
              bytes * 1e-9, draft, c->prompt_n, p->gbs, floor_ms, c->ms_round);
+}
+
+static void physics_judge(struct lk_cell *c, const struct lk_call *k, const struct lk_physics *p)
+{
+    if (!p || !p->round || c->ms_round <= 0 || c->prompt_n < 0) return;
+    int draft = draft_length(k);
+    lk_cell_bytes(c, p->round(p->f, c->prompt_n, draft), draft, p);
 }
 
 /* 1 when the server's own times cannot be. The client's clock sees at least what the server did. */
@@ -70,7 +78,7 @@ void lk_cell_judge(struct lk_cell *c, const struct lk_call *k, const struct lk_p
     c->cached_n = k->cached_n;
     c->predicted_n = k->predicted_n >= 0 ? k->predicted_n : k->chunks;
     c->ttft_s = k->chunks ? k->ttft : -1;
-    c->tps = c->prefill_tps = c->accept = c->ms_round = c->tokens_round = -1;
+    c->tps = c->prefill_tps = c->accept = c->ms_round = c->tokens_round = c->gb_round = c->gbs = -1;
     snprintf(c->finish, sizeof c->finish, "%s", k->finish);
     c->mark = LK_CELL_OK;
     c->note[0] = 0;

@@ -18,6 +18,7 @@ struct lk_cell {
     double prompt_n, cached_n, predicted_n; /* -1 unknown */
     double ttft_s, prefill_tps, tps;        /* tokens a second after the first */
     double accept, ms_round, tokens_round;  /* -1 without drafts */
+    double gb_round, gbs;                   /* bytes a round must move, 1e9, and the rate that makes; -1 without a model to count them */
     char finish[24];
 };
 
@@ -28,6 +29,8 @@ struct lk_physics {
     const void *f;
 };
 
+/* A round of c->ms_round that must move so many bytes: fills gb_round and gbs, and refuses what p's bandwidth does not allow. */
+void lk_cell_bytes(struct lk_cell *c, double bytes, int draft, const struct lk_physics *p);
 void lk_cell_judge(struct lk_cell *c, const struct lk_call *k, const struct lk_physics *p);
 const char *lk_cell_mark_name(enum lk_cell_mark m);
 

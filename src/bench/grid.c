@@ -4,43 +4,12 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "bench/blocks.h"
+#include "bench/words.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define WORDS_MAX 16
-
-struct words {
-    int n;
-    char at[WORDS_MAX][16];
-};
-
-static int words_split(struct words *w, const char *list, const char *flag, struct lk_err *e)
-{
-    w->n = 0;
-    for (const char *p = list; *p;) {
-        size_t len = strcspn(p, ",");
-        if (!len || len > 15 || w->n == WORDS_MAX) return lk_fail(e, LK_EUSAGE, "%s %s: expected up to %d words with commas between", flag, list, WORDS_MAX);
-        memcpy(w->at[w->n], p, len);
-        w->at[w->n++][len] = 0;
-        p += len + (p[len] == ',');
-    }
-    return w->n ? 0 : lk_fail(e, LK_EUSAGE, "%s: expected at least one word", flag);
-}
-
-static int size_read(const char *word, int *tokens, struct lk_err *e)
-{
-    char *end;
-    double v = strtod(word, &end);
-    int c = toupper((unsigned char)*end);
-    if (c == 'K') v *= 1024, end++;
-    if (*end || v < 16 || v > 16777216) return lk_fail(e, LK_EUSAGE, "--sizes %s: expected tokens, like 512 or 8K", word);
-    *tokens = (int)v;
-    return 0;
-}
 
 static int kind_read(const struct lk_grid *g, const char *word, enum lk_block_kind *k, struct lk_err *e)
 {
@@ -112,10 +81,10 @@ static int pair_run(const struct lk_grid *g, struct lk_table *t, const struct lk
 
 int lk_grid_matrix(const struct lk_grid *g, struct lk_table *t, struct lk_err *e)
 {
-    struct words sizes, kinds;
+    struct lk_words sizes, kinds;
     struct lk_progress bar;
-    int rc = words_split(&sizes, g->o->bench.sizes, "--sizes", e);
-    if (!rc) rc = words_split(&kinds, g->o->bench.kinds, "--kinds", e);
+    int rc = lk_words_split(&sizes, g->o->bench.sizes, "--sizes", e);
+    if (!rc) rc = lk_words_split(&kinds, g->o->bench.kinds, "--kinds", e);
     if (rc) return rc;
     int runs = g->o->bench.seeds > 1 ? 2 + g->o->bench.seeds : 2;
     lk_progress_begin(&bar, "matrix", "cells", (uint64_t)(sizes.n * kinds.n * runs));
@@ -124,7 +93,7 @@ int lk_grid_matrix(const struct lk_grid *g, struct lk_table *t, struct lk_err *e
             struct lk_cell like = {0};
             snprintf(like.size, sizeof like.size, "%s", sizes.at[i]);
             snprintf(like.kind, sizeof like.kind, "%s", kinds.at[k]);
-            rc = size_read(sizes.at[i], &like.tokens, e);
+            rc = lk_size_read(sizes.at[i], "--sizes", &like.tokens, e);
             if (!rc) rc = pair_run(g, t, &like, g->offset + 100000ll * i, &bar, e);
         }
     lk_progress_end(&bar);
@@ -141,7 +110,7 @@ static int users_judge(const struct lk_grid *g, struct lk_table *t, const struct
 {
     double out = 0, wall = 0;
     int failed = 0;
-    struct lk_cell all = {.tokens = tokens, .prompt_n = -1, .cached_n = -1, .ttft_s = -1, .prefill_tps = -1, .accept = -1, .ms_round = -1, .tokens_round = -1};
+    struct lk_cell all = {.tokens = tokens, .prompt_n = -1, .cached_n = -1, .ttft_s = -1, .prefill_tps = -1, .accept = -1, .ms_round = -1, .tokens_round = -1, .gb_round = -1, .gbs = -1};
     for (int i = 0; i < n; i++) {
         struct lk_cell c = {.tokens = tokens};
         snprintf(c.size, sizeof c.size, "%s", size);
@@ -169,9 +138,9 @@ static int users_judge(const struct lk_grid *g, struct lk_table *t, const struct
 int lk_grid_users(const struct lk_grid *g, struct lk_table *t, struct lk_err *e)
 {
     const char *mode = g->o->bench.mode;
-    struct words sizes;
-    int tokens, n = g->o->bench.users, rc = words_split(&sizes, g->o->bench.sizes, "--sizes", e);
-    if (!rc) rc = size_read(sizes.at[0], &tokens, e);
+    struct lk_words sizes;
+    int tokens, n = g->o->bench.users, rc = lk_words_split(&sizes, g->o->bench.sizes, "--sizes", e);
+    if (!rc) rc = lk_size_read(sizes.at[0], "--sizes", &tokens, e);
     if (!rc && strcmp(mode, "load") && strcmp(mode, "burst") && strcmp(mode, "drop")) rc = lk_fail(e, LK_EUSAGE, "--mode %s: expected load, burst or drop", mode);
     if (rc) return rc;
     struct lk_call *calls = lk_calloc((size_t)n, sizeof *calls);

@@ -4,16 +4,12 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "bench/draw.h"
 
-#include <fcntl.h>
 #include <math.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-
-extern char **environ;
 
 /* The numbers of a cell: name in JSON and CSV, and where. */
 static const struct {
@@ -25,6 +21,7 @@ static const struct {
     {"prefill_tps", offsetof(struct lk_cell, prefill_tps)}, {"tps", offsetof(struct lk_cell, tps)},
     {"accept", offsetof(struct lk_cell, accept)},           {"ms_round", offsetof(struct lk_cell, ms_round)},
     {"tokens_round", offsetof(struct lk_cell, tokens_round)},
+    {"gb_round", offsetof(struct lk_cell, gb_round)},       {"gbs", offsetof(struct lk_cell, gbs)},
 };
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
 
@@ -150,15 +147,40 @@ static void csv_put(const struct lk_table *t, struct lk_buf *b)
     }
 }
 
-static void row_put(const struct lk_cell *c, struct lk_buf *b)
+/* Columns of the Markdown table; one that no cell fills is left out. */
+static const struct {
+    const char *title;
+    size_t at;
+    int digits;
+} columns[] = {
+    {"prompt", offsetof(struct lk_cell, prompt_n), 0},        {"cached", offsetof(struct lk_cell, cached_n), 0},
+    {"answer", offsetof(struct lk_cell, predicted_n), 0},     {"first token s", offsetof(struct lk_cell, ttft_s), 2},
+    {"prefill tok/s", offsetof(struct lk_cell, prefill_tps), 0}, {"tok/s", offsetof(struct lk_cell, tps), 1},
+    {"accepted", offsetof(struct lk_cell, accept), 3},        {"ms a round", offsetof(struct lk_cell, ms_round), 2},
+    {"tokens a round", offsetof(struct lk_cell, tokens_round), 2}, {"GB a round", offsetof(struct lk_cell, gb_round), 3},
+    {"GB/s", offsetof(struct lk_cell, gbs), 1},
+};
+enum { COLUMNS = sizeof columns / sizeof *columns, TPS = 5 };
+
+static double column_at(const struct lk_cell *c, int i)
+{
+    return *(const double *)((const char *)c + columns[i].at);
+}
+
+static int column_used(const struct lk_table *t, int i)
+{
+    if (i == TPS) return 1; /* the spread of seeds stands there */
+    for (int k = 0; k < t->n; k++)
+        if (column_at(&t->cells[k], i) >= 0) return 1;
+    return 0;
+}
+
+static void row_put(const struct lk_table *t, const struct lk_cell *c, struct lk_buf *b)
 {
     lk_buf_fmt(b, "| %s | %s | %s | ", c->size, c->kind, c->run);
-    const struct {
-        double v;
-        int digits;
-    } v[] = {{c->prompt_n, 0}, {c->cached_n, 0}, {c->predicted_n, 0}, {c->ttft_s, 2}, {c->prefill_tps, 0}, {c->tps, 1}, {c->accept, 3}, {c->ms_round, 2}, {c->tokens_round, 2}};
-    for (size_t i = 0; i < sizeof v / sizeof *v; i++) {
-        number_put(b, v[i].v, v[i].digits, "–");
+    for (int i = 0; i < COLUMNS; i++) {
+        if (!column_used(t, i)) continue;
+        number_put(b, column_at(c, i), columns[i].digits, "–");
         lk_buf_str(b, " | ");
     }
     if (c->mark != LK_CELL_OK) lk_buf_fmt(b, "**%s**: %s", lk_cell_mark_name(c->mark), c->note);
@@ -176,7 +198,36 @@ static void spread_put(const struct lk_table *t, const struct lk_cell *first, st
     }
     struct lk_spread s;
     lk_spread_make(&s, v, n);
-    if (n > 1) lk_buf_fmt(b, "| %s | %s | %d seeds | | | | | | **%.1f** (%.1f–%.1f) | | | | |\n", first->size, first->kind, n, s.mean, s.min, s.max);
+    if (n < 2) return;
+    lk_buf_fmt(b, "| %s | %s | %d seeds |", first->size, first->kind, n);
+    for (int i = 0; i < COLUMNS; i++) {
+        if (i == TPS)
+            lk_buf_fmt(b, " **%.1f** (%.1f–%.1f) |", s.mean, s.min, s.max);
+        else if (column_used(t, i))
+            lk_buf_str(b, " |");
+    }
+    lk_buf_str(b, " |\n");
+}
+
+/* The time of a round by family of kernels, as head.families has it. */
+static void families_put(const struct lk_table *t, struct lk_buf *b)
+{
+    json_t *all = json_object_get(t->head, "families"), *one, *v;
+    const char *key;
+    size_t i;
+    json_array_foreach(all, i, one)
+    {
+        if (!i) {
+            lk_buf_str(b, "\nms a round by family, each kernel timed alone (shares are true, sums are not a round's):\n\n| size | kind |");
+            json_object_foreach(one, key, v) if (json_is_real(v)) lk_buf_fmt(b, " %s |", key);
+            lk_buf_str(b, "\n|---|---|");
+            json_object_foreach(one, key, v) if (json_is_real(v)) lk_buf_str(b, "---|");
+            lk_buf_chr(b, '\n');
+        }
+        lk_buf_fmt(b, "| %s | %s |", json_string_value(json_object_get(one, "size")), json_string_value(json_object_get(one, "kind")));
+        json_object_foreach(one, key, v) if (json_is_real(v)) lk_buf_fmt(b, strcmp(key, "launches") ? " %.3f |" : " %.0f |", json_real_value(v));
+        lk_buf_chr(b, '\n');
+    }
 }
 
 int lk_table_markdown(const struct lk_table *t, struct lk_buf *b)
@@ -185,71 +236,25 @@ int lk_table_markdown(const struct lk_table *t, struct lk_buf *b)
     json_t *v;
     json_object_foreach(t->head, key, v)
     {
+        if (json_is_array(v)) continue; /* families: below */
         char *s = json_is_string(v) ? NULL : json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
         lk_buf_fmt(b, "* %s: %s\n", key, json_is_string(v) ? json_string_value(v) : s ? s : "");
         free(s);
     }
-    lk_buf_str(b, "\n| size | kind | run | prompt | cached | answer | first token s | prefill tok/s | tok/s | accepted | ms a round | tokens a round | note |\n"
-                  "|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    lk_buf_str(b, "\n| size | kind | run |");
+    for (int i = 0; i < COLUMNS; i++)
+        if (column_used(t, i)) lk_buf_fmt(b, " %s |", columns[i].title);
+    lk_buf_str(b, " note |\n|---|---|---|");
+    for (int i = 0; i < COLUMNS; i++)
+        if (column_used(t, i)) lk_buf_str(b, "---|");
+    lk_buf_str(b, "---|\n");
     for (int i = 0; i < t->n; i++) {
-        row_put(&t->cells[i], b);
+        row_put(t, &t->cells[i], b);
         int last = i + 1 == t->n || strcmp(t->cells[i + 1].size, t->cells[i].size) || strcmp(t->cells[i + 1].kind, t->cells[i].kind);
         if (last) spread_put(t, &t->cells[i], b);
     }
+    families_put(t, b);
     return b->failed ? LK_ENOMEM : 0;
-}
-
-/* One drawing: a line a kind and run over context, of the column of the CSV that `column` numbers. */
-static void plot_put(const struct lk_table *t, const char *file, const char *title, int column, struct lk_buf *b)
-{
-    lk_buf_fmt(b, "set terminal pngcairo size 900,540\nset output '%s'\nset datafile separator ','\nset key top right\nset grid\n"
-                  "set xlabel 'context, tokens'\nset ylabel '%s'\nset yrange [0:*]\nplot ", file, title);
-    int lines = 0;
-    for (int i = 0; i < t->n; i++) {
-        int seen = 0;
-        for (int j = 0; j < i; j++) seen |= !strcmp(t->cells[j].kind, t->cells[i].kind) && !strcmp(t->cells[j].run, t->cells[i].run);
-        if (seen) continue;
-        lk_buf_fmt(b, "%s'results.csv' using (strcol(2) eq '%s' && strcol(3) eq '%s' && strcol(5) eq 'ok' ? $6 : 1/0):%d with linespoints title '%s, %s'",
-                   lines++ ? ", " : "", t->cells[i].kind, t->cells[i].run, column, t->cells[i].kind, t->cells[i].run);
-    }
-    lk_buf_str(b, "\n");
-}
-
-/* Runs gnuplot inside dir, so that no path needs quoting. 0 when it drew. */
-static int gnuplot_run(const char *dir)
-{
-    posix_spawn_file_actions_t fa;
-    pid_t pid;
-    int st = -1;
-    posix_spawn_file_actions_init(&fa);
-    posix_spawn_file_actions_addchdir_np(&fa, dir);
-    posix_spawn_file_actions_addopen(&fa, 2, "/dev/null", O_WRONLY, 0);
-    if (!posix_spawnp(&pid, "gnuplot", &fa, NULL, (char *const[]){"gnuplot", "plot.gp", NULL}, environ)) waitpid(pid, &st, 0);
-    posix_spawn_file_actions_destroy(&fa);
-    return st;
-}
-
-static int part_write(const char *dir, const char *name, const struct lk_buf *b, struct lk_err *e);
-
-static int draw_all(const struct lk_table *t, const char *dir, struct lk_err *e)
-{
-    struct lk_buf script = {0};
-    plot_put(t, "speed.png", "tokens a second", 11, &script);
-    plot_put(t, "round.png", "ms a round", 13, &script);
-    plot_put(t, "first.png", "seconds to the first token", 9, &script);
-    int rc = part_write(dir, "plot.gp", &script, e);
-    if (!rc && gnuplot_run(dir)) lk_log_info("no drawings: gnuplot did not run on %s/plot.gp (Debian package gnuplot-nox)", dir);
-    lk_buf_free(&script);
-    return rc;
-}
-
-static int part_write(const char *dir, const char *name, const struct lk_buf *b, struct lk_err *e)
-{
-    struct lk_buf path = {0};
-    lk_path_join(&path, dir, name);
-    int rc = b->failed || path.failed ? lk_fail(e, LK_ENOMEM, "%s: no memory", name) : lk_file_write(path.data, b->data, b->len, e);
-    lk_buf_free(&path);
-    return rc;
 }
 
 int lk_table_save(const struct lk_table *t, const char *dir, int draw, struct lk_err *e)
@@ -263,15 +268,15 @@ int lk_table_save(const struct lk_table *t, const char *dir, int draw, struct lk
     if (!s) return lk_fail(e, LK_ENOMEM, "no memory for the results");
     lk_buf_str(&b, s);
     free(s);
-    int rc = part_write(dir, "results.json", &b, e);
+    int rc = lk_draw_write(dir, "results.json", &b, e);
     lk_buf_reset(&b);
     csv_put(t, &b);
-    if (!rc) rc = part_write(dir, "results.csv", &b, e);
+    if (!rc) rc = lk_draw_write(dir, "results.csv", &b, e);
     lk_buf_reset(&b);
     lk_table_markdown(t, &b);
-    if (!rc) rc = part_write(dir, "results.md", &b, e);
+    if (!rc) rc = lk_draw_write(dir, "results.md", &b, e);
     lk_buf_free(&b);
-    return rc || !draw ? rc : draw_all(t, dir, e);
+    return rc || !draw ? rc : lk_draw(t, dir, e);
 }
 
 /* Relative half width of what the seeds of a size and kind show in one table; 2 % where there are none. */

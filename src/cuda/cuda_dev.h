@@ -9,6 +9,7 @@
 
 #include "cuda/driver.h"
 #include "dev/ops.h"
+#include "dev/prof.h"
 
 #define CU_MAX_MODULES 24
 #define CU_FN_SLOTS 512
@@ -40,12 +41,7 @@ struct cu_graph {
     size_t nodes;
 };
 
-struct cu_prof_row {
-    const char *name;
-    uint64_t calls;
-    double ms, bytes;
-};
-
+#define cu_prof_row lk_prof_row /* dev/prof.h */
 struct cu_prof; /* profile.c */
 
 struct cu_dev {
@@ -131,11 +127,11 @@ void *cu_alloc(struct cu_dev *d, size_t bytes, const char *what); /* not zeroed 
 void cu_free(struct cu_dev *d, void *p);
 
 /* profile.c: times every launch by events; turns graphs off while on. Rows sorted by time. */
-int cu_prof_on(struct lk_dev *d, struct lk_err *e);
+#define cu_prof_on lk_cuda_profile_on
+#define cu_prof_read lk_cuda_profile_read
+#define cu_prof_off lk_cuda_profile_off
 void cu_prof_launch_begin(struct cu_dev *d, const char *name, double bytes);
 void cu_prof_launch_end(struct cu_dev *d);
-int cu_prof_read(struct lk_dev *d, struct cu_prof_row *rows, int cap); /* returns rows filled; starts again */
-void cu_prof_off(struct lk_dev *d);
 
 /* Ops, by file. Each fills its entries of d->ops; *_scratch says what cu_scratch must hold; *_check refuses sizes. ------ */
 void cu_small_ops(struct cu_dev *d); /* cuda_small.c */

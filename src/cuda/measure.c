@@ -175,6 +175,20 @@ static void noise_fill(struct rig *r)
         cu_bad(r->d, r->d->drv->copy_h2d((CUdeviceptr)(uintptr_t)(r->x + at), r->host, n, r->d->stream), "copy");
 }
 
+int lk_cuda_measure_read(int index, double *gbs, struct lk_err *e)
+{
+    struct rig r = {0};
+    int rc = rig_open(&r, index, READ_BYTES, e);
+    *gbs = 0;
+    if (!rc) {
+        noise_fill(&r);
+        *gbs = (double)r.bytes / timed(&r, issue_read, r.bytes, 4) * 1e-6;
+        rc = r.d->dev.sync(&r.d->dev, e);
+    }
+    rig_close(&r);
+    return rc;
+}
+
 int lk_cuda_measure(int index, struct lk_gpu_measure *m, struct lk_err *e)
 {
     struct rig r = {0};

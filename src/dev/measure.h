@@ -31,6 +31,8 @@ struct lk_peer_measure {
     struct lk_link_measure to[LK_LINK_SIZES];
 };
 
+/* the read bandwidth alone */
+int lk_cuda_measure_read(int index, double *gbs, struct lk_err *e);
 int lk_cuda_measure(int index, struct lk_gpu_measure *m, struct lk_err *e);
 int lk_cuda_measure_peer(int from, int to, struct lk_peer_measure *m, struct lk_err *e);
 

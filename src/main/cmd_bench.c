@@ -1,4 +1,5 @@
-/* laoka bench: matrix, users, compare. Measures any OpenAI-compatible server, or our own started for the purpose. */
+/* laoka bench: matrix and users measure any OpenAI-compatible server, or our own started for the purpose; rounds measures in this process;
+ * compare pairs two results. */
 #include "main/commands.h"
 
 #include "base/bandwidth.h"
@@ -6,6 +7,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "bench/grid.h"
+#include "bench/rounds.h"
+#include "dev/measure.h"
 #include "model/forecast.h"
 #include "probe/cpu_facts.h"
 #include "probe/nvml.h"
@@ -109,14 +112,26 @@ static int model_read(struct bench *b, struct lk_opts *o, struct lk_err *e)
     return rc;
 }
 
-/* The bandwidth a cell is held against: given, or measured where the server is ours and on the CPU. */
-static void physics_set(struct bench *b, const struct lk_opts *o)
+/* The bandwidth a cell is held against: given, or measured where the device is ours; 0: not known. */
+static double bandwidth_of(const struct lk_opts *o)
 {
     struct lk_bandwidth bw;
+    struct lk_err ignored = {0};
     double gbs = o->bench.gbs;
-    struct lk_pool *p = gbs <= 0 && !o->bench.url && !o->engine.dev.at[0].is_cuda ? lk_pool_new(o->engine.dev.threads) : NULL;
+    if (gbs > 0 || o->bench.url) return gbs;
+    if (o->engine.dev.at[0].is_cuda) {
+        lk_cuda_measure_read(o->engine.dev.at[0].index, &gbs, &ignored);
+        return gbs;
+    }
+    struct lk_pool *p = lk_pool_new(o->engine.dev.threads);
     if (p && !lk_bandwidth_measure(p, 0, 5, &bw)) gbs = bw.read_gbs;
     lk_pool_free(p);
+    return gbs;
+}
+
+static void physics_set(struct bench *b, const struct lk_opts *o)
+{
+    double gbs = bandwidth_of(o);
     /* a model smaller than the caches is read from them: no bound by DRAM */
     if (o->bench.gbs <= 0 && b->forecast.step < 256e6) gbs = 0;
     if (b->forecast.step > 0) b->grid.physics = (struct lk_physics){gbs, round_bytes, b};
@@ -144,8 +159,10 @@ static void head_make(struct bench *b, const struct lk_opts *o)
             json_object_set_new(h, key, json_string(line));
         }
     lk_free(nv);
-    json_object_set_new(h, "server", json_string(b->target.server[0] ? b->target.server : b->target.url));
-    json_object_set_new(h, "served_model", json_string(b->target.model));
+    if (b->target.url[0]) {
+        json_object_set_new(h, "server", json_string(b->target.server[0] ? b->target.server : b->target.url));
+        json_object_set_new(h, "served_model", json_string(b->target.model));
+    }
     struct lk_buf flags = {0};
     lk_opts_print(o, LK_CMD_BENCH, &flags);
     for (size_t i = 0; i < flags.len; i++)
@@ -175,6 +192,27 @@ static int run_grid(struct bench *b, struct lk_opts *o, int users, struct lk_err
     b->grid.offset = o->bench.offset >= 0 ? o->bench.offset : (long long)time(NULL) % 100000 * 10000000ll;
     physics_set(b, o);
     rc = users ? lk_grid_users(&b->grid, &b->table, e) : lk_grid_matrix(&b->grid, &b->table, e);
+    if (!rc && o->bench.out) rc = lk_table_save(&b->table, o->bench.out, 1, e);
+    return rc;
+}
+
+static int run_rounds(struct bench *b, struct lk_opts *o, struct lk_err *e)
+{
+    char print[24] = "";
+    struct lk_opts own = *o;
+    const char *path = lk_model_path(&own, e);
+    if (!path) return LK_EINPUT;
+    if (o->bench.url) return lk_fail(e, LK_EUSAGE, "bench rounds measures in this process: --url has no meaning here");
+    if (o->bench.cpu_time && (o->engine.dev.at[0].is_cuda || o->engine.dev.n > 1))
+        return lk_fail(e, LK_EUSAGE, "--cpu-time counts one thread of one CPU: it does not go with --devices");
+    if (o->bench.cpu_time) own.engine.dev.threads = 1;
+    if (o->bench.out) mkdir(o->bench.out, 0777);
+    own.engine.model = path;
+    double gbs = bandwidth_of(&own); /* before the model takes the memory */
+    fingerprint(path, print);
+    b->table.head = json_pack("{s:s, s:s}", "model", path, "model_fingerprint", print);
+    head_make(b, o);
+    int rc = lk_rounds_run(&own, gbs, &b->table, e);
     if (!rc && o->bench.out) rc = lk_table_save(&b->table, o->bench.out, 1, e);
     return rc;
 }
@@ -211,9 +249,10 @@ int cmd_bench(struct lk_opts *o, struct lk_err *e)
     const char *what = o->n_args ? o->args[0] : "";
     int users = !strcmp(what, "users");
     if (!strcmp(what, "compare")) return run_compare(o, e);
-    if (strcmp(what, "matrix") && !users) return lk_fail(e, LK_EUSAGE, "bench %s: expected matrix, users or compare", what);
+    int rounds = !strcmp(what, "rounds");
+    if (strcmp(what, "matrix") && !users && !rounds) return lk_fail(e, LK_EUSAGE, "bench %s: expected matrix, users, rounds or compare", what);
     if (!(b = lk_calloc(1, sizeof *b))) return lk_fail(e, LK_ENOMEM, "bench: no memory");
-    int rc = run_grid(b, o, users, e);
+    int rc = rounds ? run_rounds(b, o, e) : run_grid(b, o, users, e);
     if (!rc) rc = print_table(b, o, e);
     lk_target_close(&b->target);
     lk_table_free(&b->table);

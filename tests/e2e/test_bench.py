@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import shutil
 import subprocess
 import threading
 import time
@@ -46,6 +47,35 @@ def test_users(tmp_path):
         r = bench("users", "--users", "4", "--mode", mode, "--sizes", "200", "--new-tokens", "24", "--ctx", "2048", "--out", str(tmp_path / mode))
         assert r.returncode == 0, r.stderr
         assert f"| {mode} | all 4 |" in r.stdout
+
+
+def test_rounds(tmp_path):
+    out = tmp_path / "r"
+    r = bench("rounds", "--sizes", "256,1K", "--prefill", "300", "--draft", "2", "--accept", "0.5,1", "--rounds", "4", "--gbs", "100000", "--out", str(out))
+    assert r.returncode == 0, r.stderr
+    data = json.loads((out / "results.json").read_text())
+    cells = {(c["size"], c["kind"], c["run"]): c for c in data["cells"]}
+    assert len(cells) == 7 and all(c["mark"] == "ok" for c in cells.values())
+    for size in ("256", "1K"):
+        plain, half, every = (cells[size, k, run] for k, run in (("plain", "rounds"), ("draft2", "a=0.5"), ("draft2", "a=1")))
+        assert (plain["tokens_round"], half["tokens_round"], every["tokens_round"]) == (1, 2, 3)
+        assert plain["gb_round"] < half["gb_round"] == every["gb_round"]
+        for c in (plain, half, every):
+            assert abs(c["gbs"] - c["gb_round"] / c["ms_round"] * 1e3) < 1e-6 * c["gbs"]
+            assert abs(c["tps"] - c["tokens_round"] / c["ms_round"] * 1e3) < 1e-6 * c["tps"]
+    assert cells["1K", "plain", "rounds"]["gb_round"] > cells["256", "plain", "rounds"]["gb_round"]
+    assert cells["300", "prefill", "chunks"]["prefill_tps"] > 0
+    assert "random content" in data["head"]["forced"]
+    split = data["head"]["families"]
+    assert [(f["size"], f["kind"]) for f in split] == [("256", "plain"), ("256", "draft2"), ("1K", "plain"), ("1K", "draft2")]
+    assert all(f["linear"] > 0 and f["attention"] > 0 and f["delta net"] > 0 for f in split)
+    if shutil.which("gnuplot"):
+        assert all((out / f"{p}.png").stat().st_size > 2000 for p in ("speed", "round", "families", "roofline"))
+    # a device that reads a megabyte a second cannot have done this
+    r = bench("rounds", "--sizes", "256", "--draft", "0", "--rounds", "2", "--gbs", "0.001")
+    assert r.returncode == 1 and "IMPOSSIBLE" in r.stdout and "that takes" in r.stdout
+    assert bench("rounds", "--url", "http://127.0.0.1:1").returncode == 2
+    assert bench("rounds", "--sizes", "256", "--accept", "2").returncode == 2
 
 
 class Liar(http.server.BaseHTTPRequestHandler):
