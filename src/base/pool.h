@@ -1,7 +1,8 @@
 /* Worker pool: a fixed set of threads that run one job at a time, cut in parts. The caller is worker 0
  * and takes part. Which worker runs a part is not fixed, so a part must not depend on it: results are the
  * same for any number of threads as long as a part's own result does not depend on the others.
- * Workers spin for a short while between jobs (a decode step is hundreds of jobs), then sleep. */
+ * Workers spin for a short while between jobs (a decode step is hundreds of jobs), then sleep; a job waits for no worker that has not begun,
+ * so on a busy machine, or with more threads than cores, the caller does more of it itself. */
 #ifndef LK_BASE_POOL_H
 #define LK_BASE_POOL_H
 
