@@ -1,7 +1,11 @@
 /* One table: the same prompt cold, warm, drafted, batched, on other threads, cut in other chunks, restored from disk. Every row must be the
  * same greedy ids: bit for bit where only drafting, batching or threads differ; where prefill is cut elsewhere a flip may stand
  * only where the two best logits lie within 1e-3, and fewer than 1 % of rows may have one. INT8 and BF16 KV have a table each.
- * Small here; LK_LONG=1 takes every residue mod 64 around 64, 128, 1,024 and 4,096 (tools/soak). */
+ *
+ * Small here. LK_LONG=1 (tools/soak) takes every residue mod 64 around 64, 128, 1,024 and 4,096. There all prompts of one length class begin
+ * with the same tokens up to a turn header some 48 before the class's middle: the base row of each is cold; drafts, company and restored
+ * sessions go on from stored state; the engines with one thread and with chunks of 64 compute that beginning once, their own way,
+ * and each prompt's rest from there. A fixed draft length stands at each residue in one of the four classes (LK_LONG=2: in all), auto always. */
 #include "runtime/engine_help.h"
 
 #include "base/log.h"
@@ -19,7 +23,10 @@
 #define NEAR 1e-3f
 static int32_t *text;
 static size_t n_text;
-static int rows, flips;
+static int32_t head[3];
+enum kind { COLD, WARM, BATCHED, THREADS, CHUNKS, RESTORED, KINDS };
+static const char *const kind_name[KINDS] = {"cold, draft", "warm, draft", "batched with", "threads", "chunks of", "restored after"};
+static int rows[KINDS], flips[KINDS];
 
 /* Real text: the project's own sources, as tokens. */
 static void text_read(struct lk_engine *e)
@@ -38,11 +45,21 @@ static void text_read(struct lk_engine *e)
     }
     text = ids.v;
     n_text = ids.n;
+    memset(&ids, 0, sizeof ids);
+    assert_int_equal(lk_tokenizer_encode(lk_engine_tokenizer(e), "<|im_start|>user\n", 17, LK_SPECIALS_ALL, &ids, &err), 0);
+    assert_int_equal(ids.n, 3);
+    memcpy(head, ids.v, sizeof head);
+    lk_ids_free(&ids);
 }
 
-static struct lk_request request(int from, int n, int out, int draft)
+static int32_t prompt[4200];
+
+/* The first n tokens of a class's text, which has a turn header ("<|im_start|>user\n") at `header`. */
+static struct lk_request request(int from, int header, int n, int out, int draft)
 {
-    struct lk_request r = {.ids = text + from, .n_ids = (size_t)n, .max_tokens = out, .draft = draft};
+    memcpy(prompt, text + from, (size_t)n * sizeof *prompt);
+    for (int i = 0; i < 3 && header > 0 && header + 3 < n; i++) prompt[header + i] = head[i];
+    struct lk_request r = {.ids = prompt, .n_ids = (size_t)n, .max_tokens = out, .draft = draft};
     lk_sampling_init(&r.sampling);
     return r;
 }
@@ -54,11 +71,11 @@ struct base {
     int n;
 };
 
-static void base_make(struct lk_engine *e, struct base *b, int from, int n, int out)
+static void base_make(struct lk_engine *e, struct base *b, struct lk_request r)
 {
     struct lk_err err = {0};
-    struct lk_request r = request(from, n, out, 0);
     r.logprobs = 2;
+    r.draft = 0;
     lk_engine_forget(e, NULL);
     uint64_t id = lk_engine_submit(e, &r, &err);
     if (!id) fail_msg("%s", err.text);
@@ -72,65 +89,98 @@ static void base_make(struct lk_engine *e, struct base *b, int from, int n, int 
         if (ev.kind == LK_EV_DONE) break;
         if (ev.kind == LK_EV_ERROR) fail_msg("%s", ev.text);
     }
-    assert_int_equal(b->n, out);
+    assert_int_equal(b->n, r.max_tokens);
 }
 
-static void same(const struct base *b, const struct result *r, int exact, const char *what, int n, int v)
+static void same(const struct base *b, const struct result *r, enum kind k, int n, int v)
 {
-    rows++;
-    if (r->code) fail_msg("prompt %d, %s %d: %s", n, what, v, r->text);
+    rows[k]++;
+    if (r->code) fail_msg("prompt %d, %s %d: %s", n, kind_name[k], v, r->text);
     for (int i = 0; i < b->n; i++) {
         if (i < r->n && r->ids[i] == b->ids[i]) continue;
-        if (exact || b->gap[i] > NEAR)
-            fail_msg("prompt of %d tokens, %s %d: token %d is %d, not %d (the two best lie %g apart)", n, what, v, i,
+        if (k != CHUNKS || b->gap[i] > NEAR)
+            fail_msg("prompt of %d tokens, %s %d: token %d is %d, not %d (the two best lie %g apart)", n, kind_name[k], v, i,
                      i < r->n ? r->ids[i] : -1, b->ids[i], (double)b->gap[i]);
-        flips++;
+        flips[k]++;
         break;
     }
     lk_free(r->ids);
 }
 
-/* All rows of one prompt on one engine. */
-static void prompt_rows(struct lk_engine *e, int from, int n, int out, int wide)
+struct lengths {
+    int n, class, from, header;
+};
+
+/* Drafts, warm and (where that is cheap) cold. */
+static void draft_rows(struct lk_engine *e, const struct base *b, const struct lengths *at, int out, int all)
 {
-    struct base b;
-    base_make(e, &b, from, n, out);
     for (int d = -1; d <= 7; d++) {
-        if (!wide && d != -1 && d != 1 && d != 4) continue;
-        struct lk_request r = request(from, n, out, d);
-        lk_engine_forget(e, NULL);
-        struct result cold = run_one(e, &r);
-        assert_int_equal(cold.t.cached_n, 0);
-        same(&b, &cold, 1, "cold, draft", n, d);
+        if (!all && d != -1 && d / 2 != at->class) continue;
+        struct lk_request r = request(at->from, at->header, at->n, out, d);
+        if (at->class < 2) {
+            lk_engine_forget(e, NULL);
+            struct result cold = run_one(e, &r);
+            assert_int_equal(cold.t.cached_n, 0);
+            same(b, &cold, COLD, at->n, d);
+        }
         struct result warm = run_one(e, &r);
-        assert_int_equal(warm.t.cached_n, n - 1);
-        same(&b, &warm, 1, "warm, draft", n, d);
+        assert_int_equal(warm.t.cached_n, at->n - 1);
+        same(b, &warm, WARM, at->n, d);
     }
+}
+
+/* Beside three others of other lengths and drafts. */
+static void batch_row(struct lk_engine *e, const struct base *b, const struct lengths *at, int out)
+{
     struct lk_err err = {0};
     uint64_t ids[4];
     struct result res[4];
-    lk_engine_forget(e, NULL);
-    for (int i = 0; i < 4; i++) { /* company of other lengths and drafts */
-        struct lk_request r = i == 1 ? request(from, n, out, -1) : request(from + 100 * i, n / 2 + 37 * i + 1, out + i, i);
+    if (at->class < 2) lk_engine_forget(e, NULL);
+    for (int i = 0; i < 4; i++) {
+        struct lk_request r = i == 1 ? request(at->from, at->header, at->n, out, -1)
+                                     : request(at->from + 100 * i, 0, at->n % 64 + 37 * i + 1, out + i, i);
         ids[i] = lk_engine_submit(e, &r, &err);
-        assert_true(ids[i] != 0);
+        if (!ids[i]) fail_msg("%s", err.text);
     }
     run_all(e, ids, res, 4);
     for (int i = 0; i < 4; i++)
-        if (i == 1) same(&b, &res[i], 1, "batched with", n, 3);
+        if (i == 1) same(b, &res[i], BATCHED, at->n, 3);
         else lk_free(res[i].ids);
 }
 
-static int lengths_of(int *out)
+/* Half of the answer, saved, restored in another engine, and gone on with. */
+static void restored_row(struct lk_engine *e, struct lk_engine *other, const char *path, const struct base *b,
+                         const struct lengths *at, int out)
 {
-    static const int small[] = {64, 65, 131};
-    if (!getenv("LK_LONG")) {
-        memcpy(out, small, sizeof small);
-        return 3;
-    }
+    struct lk_err err = {0};
+    struct lk_request r = request(at->from, at->header, at->n, out / 2, -1);
+    r.session = "table";
+    struct result half = run_one(e, &r);
+    if (lk_engine_save(e, "table", path, NULL, &err) || lk_engine_load(other, "table", path, NULL, NULL, NULL, &err))
+        fail_msg("%s", err.text);
+    memcpy(prompt + at->n, half.ids, (size_t)half.n * 4);
+    r.n_ids += (size_t)half.n;
+    r.max_tokens = out - half.n;
+    r.session = NULL;
+    struct base tail = {.n = out - half.n};
+    memcpy(tail.ids, b->ids + half.n, sizeof *b->ids * (size_t)tail.n);
+    memcpy(tail.gap, b->gap + half.n, sizeof *b->gap * (size_t)tail.n);
+    struct result restored = run_one(other, &r);
+    assert_true(restored.t.cached_n >= at->n - 1);
+    same(&tail, &restored, RESTORED, at->n, half.n);
+    lk_free(half.ids);
+}
+
+static int lengths_of(struct lengths *out)
+{
+    static const int small[] = {64, 65, 131}, middle[] = {64, 128, 1024, 4096};
     int n = 0;
-    for (int around = 64; around <= 4096; around *= around == 128 ? 8 : around == 1024 ? 4 : 2)
-        for (int r = -32; r < 32; r++) out[n++] = around + r;
+    if (!getenv("LK_LONG")) {
+        for (int i = 0; i < 3; i++) out[n++] = (struct lengths){small[i], i > 1, i * 61, 0};
+        return n;
+    }
+    for (int c = 0; c < 4; c++)
+        for (int r = -32; r < 32; r++) out[n++] = (struct lengths){middle[c] + r, c, c * 500, middle[c] - 48};
     return n;
 }
 
@@ -149,54 +199,47 @@ static struct lk_engine *engine_with(const char *model, int kv, int threads, int
 
 static void table(int kv)
 {
-    const char *model = model_any();
-    int lengths[512], n = lengths_of(lengths), out = getenv("LK_LONG") ? 24 : 5;
+    const char *model = model_any(), *full = getenv("LK_LONG");
+    struct lengths at[256];
+    int n = lengths_of(at), out = full ? 12 : 5, total = 0, flipped = 0;
     if (!model) return;
+    memset(rows, 0, sizeof rows);
+    memset(flips, 0, sizeof flips);
     struct lk_engine *e = engine_with(model, kv, 2, 0), *one = engine_with(model, kv, 1, 0), *cut = engine_with(model, kv, 2, 64);
     char path[] = "/tmp/laoka-table-XXXXXX";
     close(mkstemp(path));
     if (!text) text_read(e);
+    assert_true(n_text > 1500 + 4200);
     for (int i = 0; i < n; i++) {
-        int from = i * 61 % 3000;
         struct base b;
-        struct lk_err err = {0};
-        prompt_rows(e, from, lengths[i], out, i < 1);
-        base_make(e, &b, from, lengths[i], out);
-        struct lk_request r = request(from, lengths[i], out, -1);
+        struct lk_request r = request(at[i].from, at[i].header, at[i].n, out, -1);
+        if (full && at[i].n % 64 == 32) {
+            print_message("around %d ...\n", at[i].n + 32);
+            fflush(stdout);
+        }
+        base_make(e, &b, r);
+        draft_rows(e, &b, &at[i], out, full ? full[0] == '2' : i < 1);
+        batch_row(e, &b, &at[i], out);
+        r = request(at[i].from, at[i].header, at[i].n, out, -1);
+        if (at[i].class < 2) lk_engine_forget(one, NULL);
         struct result threads = run_one(one, &r);
-        same(&b, &threads, 1, "threads", lengths[i], 1);
-        lk_engine_forget(cut, NULL);
+        same(&b, &threads, THREADS, at[i].n, 1);
+        if (at[i].class < 2) lk_engine_forget(cut, NULL);
         struct result chunks = run_one(cut, &r);
-        same(&b, &chunks, 0, "chunks of", lengths[i], 64);
-        /* half of the answer, saved, restored in another engine, and gone on with */
-        r.session = "table";
-        r.max_tokens = out / 2;
-        struct result half = run_one(e, &r);
-        if (lk_engine_save(e, "table", path, NULL, &err) || lk_engine_load(one, "table", path, NULL, NULL, NULL, &err))
-            fail_msg("%s", err.text);
-        int32_t *more = lk_calloc((size_t)(lengths[i] + out), 4);
-        memcpy(more, r.ids, r.n_ids * 4);
-        memcpy(more + r.n_ids, half.ids, (size_t)half.n * 4);
-        struct lk_request rest = r;
-        rest.ids = more;
-        rest.n_ids += (size_t)half.n;
-        rest.max_tokens = out - half.n;
-        rest.session = NULL;
-        struct base tail = {.n = out - half.n};
-        memcpy(tail.ids, b.ids + half.n, sizeof *b.ids * (size_t)tail.n);
-        memcpy(tail.gap, b.gap + half.n, sizeof *b.gap * (size_t)tail.n);
-        struct result restored = run_one(one, &rest);
-        assert_true(restored.t.cached_n >= lengths[i] - 1);
-        same(&tail, &restored, 1, "restored after", lengths[i], half.n);
-        lk_free(half.ids);
-        lk_free(more);
+        same(&b, &chunks, CHUNKS, at[i].n, 64);
+        restored_row(e, one, path, &b, &at[i], out);
     }
     unlink(path);
     lk_engine_close(e);
     lk_engine_close(one);
     lk_engine_close(cut);
-    print_message("%d rows, %d near-tie flips\n", rows, flips);
-    assert_true(flips * 100 <= rows);
+    for (int k = 0; k < KINDS; k++) {
+        print_message("  %-16s%6d rows, %d near-tie flips\n", kind_name[k], rows[k], flips[k]);
+        total += rows[k];
+        flipped += flips[k];
+    }
+    print_message("%d rows against %d cold base rows, %d near-tie flips\n", total, n, flipped);
+    assert_true(flips[CHUNKS] * 100 <= rows[CHUNKS]);
 }
 
 static void table_bf16(void **state)
