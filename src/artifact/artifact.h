@@ -78,4 +78,7 @@ const char *lk_artifact_text(const struct lk_artifact *a, const char *name, size
 /* Id map of a shortlist ("draft_head") or NULL: draft row i is token map[i]. */
 const int32_t *lk_artifact_draft_map(const struct lk_artifact *a, size_t *n);
 
+/* Which model this is: differs when any tensor's name, format, size or sampled bytes, or the configuration differ (identity.c). */
+uint64_t lk_artifact_identity(const struct lk_artifact *a);
+
 #endif

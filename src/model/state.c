@@ -288,6 +288,7 @@ uint64_t lk_state_signature(const struct lk_state *s)
         (uint64_t)p->n_q, (uint64_t)p->n_kv, (uint64_t)p->rope_dim, (uint64_t)p->hk, (uint64_t)p->hv,
         (uint64_t)p->gdn_tiled, (uint64_t)p->rope_theta, (uint64_t)s->o.kv, (uint64_t)s->o.rank,
         (uint64_t)s->o.n_ranks, (uint64_t)s->n_kv_layers, (uint64_t)info.is_cuda, LK_PAGE,
+        s->o.model_id,
     };
     uint64_t h = 0xcbf29ce484222325u;
     for (size_t i = 0; i < sizeof v / sizeof v[0]; i++) h = mix(h, v[i]);

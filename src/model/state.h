@@ -21,6 +21,7 @@ struct lk_state_opts {
     int max_record_rows; /* rows a RECORD step may have */
     int rank, n_ranks;
     int no_mtp;
+    uint64_t model_id; /* lk_artifact_identity: goes into the signature */
 };
 /* Bytes of one page and one slot on one rank, for sizing before anything is allocated. */
 void lk_state_sizes(const struct lk_shape *s, const struct lk_state_opts *o, size_t *page_bytes, size_t *slot_bytes);
@@ -44,7 +45,7 @@ int lk_state_page_get(struct lk_state *s, int32_t page, void *host, struct lk_er
 void lk_state_page_put(struct lk_state *s, int32_t page, const void *host);
 int lk_state_slot_get(struct lk_state *s, int32_t slot, void *host, struct lk_err *e);
 void lk_state_slot_put(struct lk_state *s, int32_t slot, const void *host);
-/* Identifies what a saved state may be loaded into: model shape, kv kind, rank, backend layout. */
+/* Identifies what a saved state may be loaded into: model, its shape, kv kind, rank, backend layout. */
 uint64_t lk_state_signature(const struct lk_state *s);
 
 #endif

@@ -267,6 +267,7 @@ static int sleep_for_work(struct lk_engine *e)
     while (!e->stop && !e->inbox && !e->jobs) {
         pthread_mutex_unlock(&e->lock);
         int did = !e->dead && lk_prefix_idle(e->host.core.prefix);
+        if (did) stats_put(e);
         pthread_mutex_lock(&e->lock);
         if (!did && !e->stop && !e->inbox && !e->jobs) pthread_cond_wait(&e->work, &e->lock);
     }

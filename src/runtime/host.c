@@ -63,7 +63,7 @@ static void sizes_begin(struct sizes *z, const struct lk_host *h, const struct l
     if (z->chunk > most) z->chunk = most;
     if (z->chunk < LK_PAGE) z->chunk = LK_PAGE;
     z->state = (struct lk_state_opts){.kv = kv, .n_ranks = o->dev.n < 1 ? 1 : o->dev.n, .no_mtp = !z->mtp,
-                                      .max_record_rows = h->dev->small_rows};
+                                      .max_record_rows = h->dev->small_rows, .model_id = lk_artifact_identity(h->artifact)};
     lk_state_sizes(shape, &z->state, &z->page_bytes, &z->slot_bytes);
     long long ram = (long long)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     z->ram = o->prefix_ram >= 0 ? o->prefix_ram : ram / 8;

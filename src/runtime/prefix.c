@@ -20,6 +20,7 @@ int lk_prefix_open(struct lk_prefix **out, struct lk_state *s, const struct lk_p
     if (!p->entries || !p->page_block) goto nomem;
     if (o->dir && !(p->dir = lk_strdup(o->dir))) goto nomem;
     for (int i = 0; i < o->n_pages; i++) p->page_block[i] = -1;
+    prefix_disk_open(p);
     *out = p;
     return 0;
 nomem:
@@ -30,8 +31,13 @@ nomem:
 void lk_prefix_close(struct lk_prefix *p)
 {
     if (!p) return;
-    for (int i = 0; p->entries && i < p->o.max_entries; i++)
-        if (p->entries[i].used) prefix_entry_drop(p, i);
+    for (int i = 0; p->entries && i < p->o.max_entries; i++) {
+        struct entry *a = &p->entries[i];
+        if (!a->used) continue;
+        lk_free(a->path); /* the file stays */
+        a->path = NULL;
+        prefix_entry_drop(p, i);
+    }
     lk_free(p->entries);
     lk_free(p->blocks);
     lk_free(p->page_block);

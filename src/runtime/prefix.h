@@ -25,7 +25,7 @@ struct lk_prefix_opts {
     const char *dir;    /* disk tier's folder; NULL: none */
 };
 int lk_prefix_open(struct lk_prefix **out, struct lk_state *s, const struct lk_prefix_opts *o, struct lk_err *e);
-void lk_prefix_close(struct lk_prefix *p); /* gives all pages and slots back */
+void lk_prefix_close(struct lk_prefix *p); /* gives all pages and slots back; files on disk stay for the next start */
 
 /* The longest entry whose tokens begin ids and that is no longer than max: its number, or -1. */
 int lk_prefix_find(struct lk_prefix *p, const int32_t *ids, int max);
@@ -50,6 +50,7 @@ int lk_prefix_idle(struct lk_prefix *p);
 
 /* Files of one entry (session_file.c). note: the caller's own bytes (the conversation's messages), may be NULL. */
 int lk_prefix_save(struct lk_prefix *p, int entry, const char *path, const char *note, size_t n_note, struct lk_err *e);
+int64_t lk_prefix_file_bytes(const struct lk_prefix *p, int entry); /* without a note */
 /* Adds the file's entry under `name` (NULL: none). A file that is short, damaged, foreign or of another model is refused
  * before anything changes. ids (lk_free) and note receive copies; either may be NULL. */
 int lk_prefix_restore(struct lk_prefix *p, const char *path, const char *name, int32_t **ids, size_t *n_ids,

@@ -1,4 +1,5 @@
-/* Inside of the prefix store, shared by prefix.c (entries), prefix_tier.c (where they live) and session_file.c (files). */
+/* Inside of the prefix store, shared by prefix.c (entries), prefix_tier.c (where they live), prefix_disk.c (the folder) and
+ * session_file.c (files). */
 #ifndef LK_RUNTIME_PREFIX_INT_H
 #define LK_RUNTIME_PREFIX_INT_H
 
@@ -35,7 +36,7 @@ struct lk_prefix {
     struct block *blocks;
     int n_blocks, cap_blocks, free_block; /* free blocks: chain through dev, -1 ends */
     int32_t *page_block; /* device page -> block, -1 */
-    uint64_t clock, file_number;
+    uint64_t clock;
     int64_t ram, disk; /* bytes now */
     int count;
 };
@@ -51,5 +52,8 @@ int prefix_entry_rename(struct lk_prefix *p, int i, const char *name);
 double prefix_worth(const struct lk_prefix *p, const struct entry *e);
 int prefix_ram_make(struct lk_prefix *p, int64_t bytes, double worth); /* 0: there is room now */
 int prefix_entry_fetch(struct lk_prefix *p, int i, struct lk_err *e);  /* disk -> memory */
+int prefix_entry_index(struct lk_prefix *p, const char *path, struct lk_err *e); /* a file found in the folder; its state stays there */
+void prefix_disk_open(struct lk_prefix *p);                            /* finds what an earlier run left */
+void prefix_disk_touch(const struct entry *a);                         /* used now: file times are the order of use over restarts */
 
 #endif

@@ -1,5 +1,4 @@
-/* Prefix store, where entries live: device memory, then host memory, then disk. Moves happen only when room is asked for; writing to
- * disk only between requests (lk_prefix_idle), because a slot of the 27B model is 150 MB and a file must not stop a step. */
+/* Prefix store, where entries live: device memory, then host memory, then disk (prefix_disk.c). Moves happen only when room is asked for. */
 #include "runtime/prefix_int.h"
 
 #include "base/log.h"
@@ -199,9 +198,10 @@ static int block_copy(struct lk_prefix *p, int b, int32_t *page)
 int lk_prefix_load(struct lk_prefix *p, int entry, int32_t *pages, int *n_pages, int32_t slot, struct lk_err *e)
 {
     struct entry *a = &p->entries[entry];
+    struct lk_err bad = {0};
     int rc = 0, n = 0;
     a->busy++;
-    if (!a->n_blocks && a->path) rc = prefix_entry_fetch(p, entry, e);
+    if (!a->n_blocks && a->path) rc = prefix_entry_fetch(p, entry, &bad);
     for (; !rc && n < a->n_blocks; n++) {
         int whole = (n + 1) * LK_PAGE <= a->n;
         rc = whole ? block_to_device(p, a->blocks[n], &pages[n]) : block_copy(p, a->blocks[n], &pages[n]);
@@ -210,8 +210,14 @@ int lk_prefix_load(struct lk_prefix *p, int entry, int32_t *pages, int *n_pages,
     a->busy--;
     if (rc) {
         while (n > 0) lk_state_page_unref(p->s, pages[--n]);
-        return lk_fail(e, rc, "no KV pages for a stored prefix of %d tokens", a->n);
+        lk_fail(e, rc, "no KV pages for a stored prefix of %d tokens", a->n);
+        if (bad.code == LK_EINPUT || bad.code == LK_ESYS) { /* damaged, replaced or gone: it is not asked again */
+            lk_log_warn("stored prefix dropped: %s", bad.text);
+            prefix_entry_drop(p, entry);
+        }
+        return rc;
     }
+    if (a->path) prefix_disk_touch(a);
     if (a->slot >= 0)
         lk_state_slot_copy(p->s, slot, a->slot);
     else
@@ -220,63 +226,4 @@ int lk_prefix_load(struct lk_prefix *p, int entry, int32_t *pages, int *n_pages,
     a->hits++;
     a->last = ++p->clock;
     return 0;
-}
-
-/* Room on disk: the least useful disk copies go. */
-static int disk_make(struct lk_prefix *p, int64_t bytes)
-{
-    if (bytes > p->o.disk) return LK_EBUSY;
-    while (p->disk + bytes > p->o.disk) {
-        int worst = -1;
-        for (int i = 0; i < p->o.max_entries; i++) {
-            struct entry *a = &p->entries[i];
-            if (a->used && a->path && !a->busy &&
-                (worst < 0 || prefix_worth(p, a) < prefix_worth(p, &p->entries[worst])))
-                worst = i;
-        }
-        if (worst < 0) return LK_EBUSY;
-        struct entry *a = &p->entries[worst];
-        if (!a->n_blocks) {
-            prefix_entry_drop(p, worst);
-            continue;
-        }
-        unlink(a->path);
-        p->disk -= a->path_bytes;
-        lk_free(a->path);
-        a->path = NULL;
-    }
-    return 0;
-}
-
-int lk_prefix_idle(struct lk_prefix *p)
-{
-    int best = -1;
-    if (!p->dir || p->o.disk <= 0) return 0;
-    for (int i = 0; i < p->o.max_entries; i++) {
-        struct entry *a = &p->entries[i];
-        if (a->used && !a->path && a->n_blocks && a->n >= 256 &&
-            (best < 0 || prefix_worth(p, a) > prefix_worth(p, &p->entries[best])))
-            best = i;
-    }
-    if (best < 0) return 0;
-    struct entry *a = &p->entries[best];
-    int64_t bytes = (int64_t)lk_state_slot_bytes(p->s) + a->n_blocks * (int64_t)lk_state_page_bytes(p->s) + a->n * 4;
-    a->busy++;
-    int rc = disk_make(p, bytes);
-    a->busy--;
-    struct lk_buf path = {0};
-    struct lk_err e = {0};
-    if (rc || lk_buf_fmt(&path, "%s/prefix-%d-%llu.state", p->dir, (int)getpid(), (unsigned long long)p->file_number++) ||
-        lk_prefix_save(p, best, path.data, NULL, 0, &e)) {
-        if (e.code) { /* a full or read-only disk: stop trying */
-            lk_log_warn("prefix store on disk is off: %s", e.text);
-            p->o.disk = 0;
-        }
-        lk_buf_free(&path);
-        return 0;
-    }
-    a->path = path.data; /* lk_buf memory is lk_malloc memory */
-    a->path_bytes = bytes;
-    p->disk += bytes;
-    return 1;
 }

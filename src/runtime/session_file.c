@@ -67,6 +67,13 @@ static int write_state(struct lk_prefix *p, const struct entry *a, struct writer
     return rc;
 }
 
+int64_t lk_prefix_file_bytes(const struct lk_prefix *p, int entry)
+{
+    const struct entry *a = &p->entries[entry];
+    size_t pages = (size_t)(a->n + LK_PAGE - 1) / LK_PAGE;
+    return (int64_t)(sizeof(struct file_head) + (size_t)a->n * 4 + lk_state_slot_bytes(p->s) + pages * lk_state_page_bytes(p->s));
+}
+
 static int write_file(struct lk_prefix *p, const struct entry *a, struct writer *w, const char *note, size_t n_note,
                       struct lk_err *e)
 {
@@ -116,8 +123,8 @@ out:
     return rc;
 }
 
-/* Believes nothing: length, magic, sizes, hash, then the signature. */
-static int file_check(const struct lk_prefix *p, const struct lk_map *m, const char *path, struct file_head *h,
+/* Believes nothing: length, magic, signature, sizes. */
+static int head_check(const struct lk_prefix *p, const struct lk_map *m, const char *path, struct file_head *h,
                       struct lk_err *e)
 {
     if (m->size < sizeof *h) return lk_fail(e, LK_EINPUT, "%s: %zu bytes, a session file has at least %zu", path,
@@ -137,6 +144,15 @@ static int file_check(const struct lk_prefix *p, const struct lk_map *m, const c
         h->n_note + h->n_ids * 4 + h->slot_bytes + h->n_pages * h->page_bytes != body)
         return lk_fail(e, LK_EINPUT, "%s: sizes in the session file's header do not fit together, or it holds more "
                                      "tokens (%llu) than this context", path, (unsigned long long)h->n_ids);
+    return 0;
+}
+
+/* The header, and the hash of everything behind it. */
+static int file_check(const struct lk_prefix *p, const struct lk_map *m, const char *path, struct file_head *h,
+                      struct lk_err *e)
+{
+    int rc = head_check(p, m, path, h, e);
+    if (rc) return rc;
     if (XXH3_64bits_withSeed(m->data + sizeof *h, m->size - sizeof *h, head_seed(h)) != h->hash)
         return lk_fail(e, LK_EINPUT, "%s: the session file is damaged (checksum)", path);
     return 0;
@@ -169,11 +185,43 @@ int prefix_entry_fetch(struct lk_prefix *p, int i, struct lk_err *e)
     struct entry *a = &p->entries[i];
     int rc = lk_map_open(&m, a->path, e);
     if (!rc) rc = file_check(p, &m, a->path, &h, e);
-    if (!rc && h.n_ids != (uint64_t)a->n) rc = lk_fail(e, LK_EINPUT, "%s: not the file that was written", a->path);
+    if (!rc && (h.n_ids != (uint64_t)a->n || memcmp(m.data + sizeof h + h.n_note, a->ids, h.n_ids * 4)))
+        rc = lk_fail(e, LK_EINPUT, "%s: not the file that was written", a->path);
     if (!rc && entry_fill(p, i, m.data + sizeof h + h.n_note + h.n_ids * 4, (int)h.n_pages)) {
         prefix_entry_strip(p, i);
         rc = lk_fail(e, LK_ENOMEM, "%s: out of memory for a stored prefix", a->path);
     }
+    lk_map_close(&m);
+    return rc;
+}
+
+/* An entry for a file of the disk tier whose header is right; its bytes are proven when they are fetched. */
+int prefix_entry_index(struct lk_prefix *p, const char *path, struct lk_err *e)
+{
+    struct lk_map m = {0};
+    struct file_head h;
+    int32_t *ids = NULL;
+    int i = -1, rc = lk_map_open(&m, path, e);
+    if (!rc) rc = head_check(p, &m, path, &h, e);
+    if (rc) goto out;
+    if (!(ids = lk_calloc(h.n_ids, 4))) goto nomem; /* the mapping need not be aligned */
+    memcpy(ids, m.data + sizeof h + h.n_note, h.n_ids * 4);
+    int known = lk_prefix_find(p, ids, (int)h.n_ids);
+    if (known >= 0 && p->entries[known].n == (int)h.n_ids) goto out;
+    char *copy = lk_strdup(path);
+    if (!copy || (i = prefix_entry_new(p, ids, (int)h.n_ids)) < 0) {
+        lk_free(copy);
+        goto nomem;
+    }
+    p->entries[i].path = copy;
+    p->entries[i].path_bytes = (int64_t)m.size;
+    p->disk += (int64_t)m.size;
+    prefix_parent_set(p, i);
+    goto out;
+nomem:
+    rc = lk_fail(e, LK_ENOMEM, "%s: out of memory for a stored prefix", path);
+out:
+    lk_free(ids);
     lk_map_close(&m);
     return rc;
 }
