@@ -127,7 +127,7 @@ const struct lk_flag lk_flags[] = {
      "a running OpenAI-compatible server; without it in process"},
     {"--out", "-o", "DIR", LK_FLAG_TEXT, LK_CMD_BENCH, AT(bench.out), 0, 0, NULL, "folder for results"},
     {"--sizes", NULL, "LIST", LK_FLAG_TEXT, LK_CMD_BENCH, AT(bench.sizes), 0, 0, NULL,
-     "prompt sizes in tokens: 8K,32K,128K"},
+     "prompt sizes in tokens: 8K,32K,128K; rounds: contexts, or none"},
     {"--kinds", NULL, "LIST", LK_FLAG_TEXT, LK_CMD_BENCH, AT(bench.kinds), 0, 0, NULL, "code,zh"},
     {"--api-key", NULL, "KEY", LK_FLAG_TEXT, LK_CMD_BENCH, AT(bench.api_key), 0, 0, NULL,
      "key for the server"},

@@ -366,9 +366,9 @@ static void head_put(const struct rig *r, struct lk_table *t, double gbs)
 
 int lk_rounds_run(const struct lk_opts *o, double gbs, struct lk_table *t, struct lk_err *e)
 {
-    struct lk_words sizes, prompts = {0}, accept;
+    struct lk_words sizes = {0}, prompts = {0}, accept;
     int tokens[LK_WORDS_MAX], lengths[LK_WORDS_MAX], longest = 0;
-    int rc = lk_words_split(&sizes, o->bench.sizes, "--sizes", e);
+    int rc = strcmp(o->bench.sizes, "none") ? lk_words_split(&sizes, o->bench.sizes, "--sizes", e) : 0;
     if (!rc && o->bench.prefill) rc = lk_words_split(&prompts, o->bench.prefill, "--prefill", e);
     if (!rc) rc = lk_words_split(&accept, o->bench.accept, "--accept", e);
     for (int i = 0; i < sizes.n && !rc; i++) rc = lk_size_read(sizes.at[i], "--sizes", &tokens[i], e);
