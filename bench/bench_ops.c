@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/pool.h"
-#include "ops/optest.h"
+#include "cases/cases.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -31,6 +31,7 @@ void lk_opts_init(struct lk_opts *o)
     o->bench.mode = "load";
     o->bench.accept = "0.77,0.46";
     o->bench.rounds = 24;
+    o->bench.seconds = 0.3;
     o->bench.offset = -1;
 }
 

@@ -78,7 +78,7 @@ void lk_cell_judge(struct lk_cell *c, const struct lk_call *k, const struct lk_p
     c->cached_n = k->cached_n;
     c->predicted_n = k->predicted_n >= 0 ? k->predicted_n : k->chunks;
     c->ttft_s = k->chunks ? k->ttft : -1;
-    c->tps = c->prefill_tps = c->accept = c->ms_round = c->tokens_round = c->gb_round = c->gbs = -1;
+    c->tps = c->prefill_tps = c->accept = c->ms_round = c->tokens_round = c->gb_round = c->gbs = c->gflops = -1;
     snprintf(c->finish, sizeof c->finish, "%s", k->finish);
     c->mark = LK_CELL_OK;
     c->note[0] = 0;

@@ -11,7 +11,7 @@
 enum lk_cell_mark { LK_CELL_OK, LK_CELL_FAILED, LK_CELL_LIES, LK_CELL_IMPOSSIBLE };
 
 struct lk_cell {
-    char size[16], kind[16], run[16]; /* "32K", "code", "cold" | "warm" | "seed3" */
+    char size[16], kind[16], run[96]; /* "32K", "code", "cold" | "warm" | "seed3"; of ops: "T1", "linear", the case */
     int tokens;                       /* target prompt size */
     enum lk_cell_mark mark;
     char note[240];
@@ -19,6 +19,7 @@ struct lk_cell {
     double ttft_s, prefill_tps, tps;        /* tokens a second after the first */
     double accept, ms_round, tokens_round;  /* -1 without drafts */
     double gb_round, gbs;                   /* bytes a round must move, 1e9, and the rate that makes; -1 without a model to count them */
+    double gflops;                          /* of an op, 1e9 a second; -1 elsewhere */
     char finish[24];
 };
 

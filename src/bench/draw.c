@@ -89,6 +89,24 @@ static void roofline_draw(const struct lk_table *t, struct lk_buf *b)
     lines_put(t, "gb_round", "ms_round", offsetof(struct lk_cell, gb_round), "points pointtype 7", b);
 }
 
+/* Ops: work over bytes against work over time, both logarithmic; the slope is the bandwidth. */
+static void intensity_draw(const struct lk_table *t, struct lk_buf *b)
+{
+    double gbs = json_number_value(json_object_get(t->head, "physics_gbs"));
+    int points = 0;
+    lk_draw_begin(b, "roofline.png", "FLOP a byte", "GFLOP/s");
+    lk_buf_str(b, "set logscale xy\nset yrange [*:*]\nset key autotitle columnhead\nplot ");
+    if (gbs > 0) lk_buf_fmt(b, "x * %.1f with lines linewidth 2 linecolor 'black' title '%.0f GB/s', ", gbs, gbs);
+    for (int i = 0; i < t->n; i++) {
+        int seen = t->cells[i].gflops <= 0 || t->cells[i].mark != LK_CELL_OK;
+        for (int j = 0; j < i; j++) seen |= !strcmp(t->cells[j].kind, t->cells[i].kind) && t->cells[j].gflops > 0 && t->cells[j].mark == LK_CELL_OK;
+        if (seen) continue;
+        lk_buf_fmt(b, "%s'results.csv' using (strcol(2) eq '%s' && column('gflops') > 0 ? column('gflops') / column('gbs') : 1/0):'gflops' with points pointtype 7 title '%s'",
+                   points++ ? ", " : "", t->cells[i].kind, t->cells[i].kind);
+    }
+    lk_buf_str(b, points || gbs > 0 ? "\n" : "1 notitle\n");
+}
+
 /* head.families as CSV and as bars, a bar a context and kind. */
 static int families_draw(const struct lk_table *t, const char *dir, struct lk_buf *script, struct lk_err *e)
 {
@@ -117,6 +135,13 @@ static int families_draw(const struct lk_table *t, const char *dir, struct lk_bu
 int lk_draw(const struct lk_table *t, const char *dir, struct lk_err *e)
 {
     struct lk_buf script = {0};
+    if (json_object_get(t->head, "ops")) {
+        intensity_draw(t, &script);
+        int bad = lk_draw_write(dir, "plot.gp", &script, e);
+        if (!bad) lk_draw_run(dir);
+        lk_buf_free(&script);
+        return bad;
+    }
     lines_draw(t, "speed.png", "tokens a second", "tps", offsetof(struct lk_cell, tps), &script);
     lines_draw(t, "round.png", "ms a round", "ms_round", offsetof(struct lk_cell, ms_round), &script);
     lines_draw(t, "first.png", "seconds to the first token", "ttft_s", offsetof(struct lk_cell, ttft_s), &script);

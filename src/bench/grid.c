@@ -110,7 +110,7 @@ static int users_judge(const struct lk_grid *g, struct lk_table *t, const struct
 {
     double out = 0, wall = 0;
     int failed = 0;
-    struct lk_cell all = {.tokens = tokens, .prompt_n = -1, .cached_n = -1, .ttft_s = -1, .prefill_tps = -1, .accept = -1, .ms_round = -1, .tokens_round = -1, .gb_round = -1, .gbs = -1};
+    struct lk_cell all = {.tokens = tokens, .prompt_n = -1, .cached_n = -1, .ttft_s = -1, .prefill_tps = -1, .accept = -1, .ms_round = -1, .tokens_round = -1, .gb_round = -1, .gbs = -1, .gflops = -1};
     for (int i = 0; i < n; i++) {
         struct lk_cell c = {.tokens = tokens};
         snprintf(c.size, sizeof c.size, "%s", size);

@@ -310,7 +310,7 @@ static int split(struct rig *r, struct lk_table *t, const struct lk_cell *c, int
 static void cell_begin(struct lk_cell *c, const char *size, int tokens, const char *kind, const char *run)
 {
     *c = (struct lk_cell){.tokens = tokens, .prompt_n = -1, .cached_n = -1, .predicted_n = -1, .ttft_s = -1, .prefill_tps = -1, .tps = -1,
-                          .accept = -1, .ms_round = -1, .tokens_round = -1, .gb_round = -1, .gbs = -1};
+                          .accept = -1, .ms_round = -1, .tokens_round = -1, .gb_round = -1, .gbs = -1, .gflops = -1};
     snprintf(c->size, sizeof c->size, "%s", size);
     snprintf(c->kind, sizeof c->kind, "%s", kind);
     snprintf(c->run, sizeof c->run, "%s", run);

@@ -22,6 +22,7 @@ static const struct {
     {"accept", offsetof(struct lk_cell, accept)},           {"ms_round", offsetof(struct lk_cell, ms_round)},
     {"tokens_round", offsetof(struct lk_cell, tokens_round)},
     {"gb_round", offsetof(struct lk_cell, gb_round)},       {"gbs", offsetof(struct lk_cell, gbs)},
+    {"gflops", offsetof(struct lk_cell, gflops)},
 };
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
 
@@ -156,9 +157,9 @@ static const struct {
     {"prompt", offsetof(struct lk_cell, prompt_n), 0},        {"cached", offsetof(struct lk_cell, cached_n), 0},
     {"answer", offsetof(struct lk_cell, predicted_n), 0},     {"first token s", offsetof(struct lk_cell, ttft_s), 2},
     {"prefill tok/s", offsetof(struct lk_cell, prefill_tps), 0}, {"tok/s", offsetof(struct lk_cell, tps), 1},
-    {"accepted", offsetof(struct lk_cell, accept), 3},        {"ms a round", offsetof(struct lk_cell, ms_round), 2},
+    {"accepted", offsetof(struct lk_cell, accept), 3},        {"ms a round", offsetof(struct lk_cell, ms_round), 3},
     {"tokens a round", offsetof(struct lk_cell, tokens_round), 2}, {"GB a round", offsetof(struct lk_cell, gb_round), 3},
-    {"GB/s", offsetof(struct lk_cell, gbs), 1},
+    {"GB/s", offsetof(struct lk_cell, gbs), 1},               {"GFLOP/s", offsetof(struct lk_cell, gflops), 1},
 };
 enum { COLUMNS = sizeof columns / sizeof *columns, TPS = 5 };
 
@@ -169,7 +170,6 @@ static double column_at(const struct lk_cell *c, int i)
 
 static int column_used(const struct lk_table *t, int i)
 {
-    if (i == TPS) return 1; /* the spread of seeds stands there */
     for (int k = 0; k < t->n; k++)
         if (column_at(&t->cells[k], i) >= 0) return 1;
     return 0;

@@ -1,5 +1,5 @@
-/* laoka bench: matrix and users measure any OpenAI-compatible server, or our own started for the purpose; rounds measures in this process;
- * compare pairs two results. */
+/* laoka bench: matrix and users measure any OpenAI-compatible server, or our own started for the purpose; rounds and ops measure in
+ * this process; compare pairs two results. */
 #include "main/commands.h"
 
 #include "base/bandwidth.h"
@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "bench/grid.h"
+#include "bench/op_times.h"
 #include "bench/rounds.h"
 #include "dev/measure.h"
 #include "model/forecast.h"
@@ -118,7 +119,7 @@ static double bandwidth_of(const struct lk_opts *o)
     struct lk_bandwidth bw;
     struct lk_err ignored = {0};
     double gbs = o->bench.gbs;
-    if (gbs > 0 || o->bench.url) return gbs;
+    if (gbs > 0 || o->bench.url || o->bench.cpu_time) return gbs; /* processor time does not go with a bandwidth by the clock */
     if (o->engine.dev.at[0].is_cuda) {
         lk_cuda_measure_read(o->engine.dev.at[0].index, &gbs, &ignored);
         return gbs;
@@ -196,23 +197,27 @@ static int run_grid(struct bench *b, struct lk_opts *o, int users, struct lk_err
     return rc;
 }
 
-static int run_rounds(struct bench *b, struct lk_opts *o, struct lk_err *e)
+/* In this process: rounds of a model, or the op cases. */
+static int run_here(struct bench *b, struct lk_opts *o, int ops, struct lk_err *e)
 {
     char print[24] = "";
     struct lk_opts own = *o;
-    const char *path = lk_model_path(&own, e);
-    if (!path) return LK_EINPUT;
-    if (o->bench.url) return lk_fail(e, LK_EUSAGE, "bench rounds measures in this process: --url has no meaning here");
+    if (o->bench.url) return lk_fail(e, LK_EUSAGE, "bench %s measures in this process: --url has no meaning here", o->args[0]);
     if (o->bench.cpu_time && (o->engine.dev.at[0].is_cuda || o->engine.dev.n > 1))
         return lk_fail(e, LK_EUSAGE, "--cpu-time counts one thread of one CPU: it does not go with --devices");
     if (o->bench.cpu_time) own.engine.dev.threads = 1;
+    own.engine.model = ops ? NULL : lk_model_path(&own, e);
+    if (!ops && !own.engine.model) return LK_EINPUT;
     if (o->bench.out) mkdir(o->bench.out, 0777);
-    own.engine.model = path;
     double gbs = bandwidth_of(&own); /* before the model takes the memory */
-    fingerprint(path, print);
-    b->table.head = json_pack("{s:s, s:s}", "model", path, "model_fingerprint", print);
+    b->table.head = json_object();
+    if (!ops) {
+        fingerprint(own.engine.model, print);
+        json_object_set_new(b->table.head, "model", json_string(own.engine.model));
+        json_object_set_new(b->table.head, "model_fingerprint", json_string(print));
+    }
     head_make(b, o);
-    int rc = lk_rounds_run(&own, gbs, &b->table, e);
+    int rc = ops ? lk_ops_run(&own, gbs, &b->table, e) : lk_rounds_run(&own, gbs, &b->table, e);
     if (!rc && o->bench.out) rc = lk_table_save(&b->table, o->bench.out, 1, e);
     return rc;
 }
@@ -249,10 +254,10 @@ int cmd_bench(struct lk_opts *o, struct lk_err *e)
     const char *what = o->n_args ? o->args[0] : "";
     int users = !strcmp(what, "users");
     if (!strcmp(what, "compare")) return run_compare(o, e);
-    int rounds = !strcmp(what, "rounds");
-    if (strcmp(what, "matrix") && !users && !rounds) return lk_fail(e, LK_EUSAGE, "bench %s: expected matrix, users, rounds or compare", what);
+    int ops = !strcmp(what, "ops"), here = ops || !strcmp(what, "rounds");
+    if (strcmp(what, "matrix") && !users && !here) return lk_fail(e, LK_EUSAGE, "bench %s: expected matrix, users, rounds, ops or compare", what);
     if (!(b = lk_calloc(1, sizeof *b))) return lk_fail(e, LK_ENOMEM, "bench: no memory");
-    int rc = rounds ? run_rounds(b, o, e) : run_grid(b, o, users, e);
+    int rc = here ? run_here(b, o, ops, e) : run_grid(b, o, users, e);
     if (!rc) rc = print_table(b, o, e);
     lk_target_close(&b->target);
     lk_table_free(&b->table);

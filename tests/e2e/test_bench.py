@@ -78,6 +78,24 @@ def test_rounds(tmp_path):
     assert bench("rounds", "--sizes", "256", "--accept", "2").returncode == 2
 
 
+def test_ops(tmp_path):
+    out = tmp_path / "o"
+    r = bench("ops", "--only", "0.8B-out bf16", "--seconds", "0.01", "--gbs", "100000", "--out", str(out))
+    assert r.returncode == 0, r.stderr
+    data = json.loads((out / "results.json").read_text())
+    assert len(data["cells"]) >= 4 and all(c["mark"] == "ok" and c["kind"] == "linear" for c in data["cells"])
+    one = next(c for c in data["cells"] if c["size"] == "T1")
+    assert abs(one["gb_round"] * 1e9 - 1024 * 2048 * 2) < 2e5  # the weights, and a row in and out
+    assert abs(one["gflops"] * one["ms_round"] * 1e6 - 2 * 1024 * 2048) < 1e3
+    if shutil.which("gnuplot"):
+        assert (out / "roofline.png").stat().st_size > 2000
+    assert bench("compare", str(out), str(out)).returncode == 0
+    # 127 MB do not fit into the caches of a few cores: at a megabyte a second no call can be so short
+    r = bench("ops", "--only", "0.8B-head/4 bf16 g0 n62080 k1024 T1", "--threads", "2", "--seconds", "0.01", "--gbs", "0.001")
+    assert r.returncode == 1 and "IMPOSSIBLE" in r.stdout and "caches may hold" in r.stdout, r.stdout + r.stderr
+    assert bench("ops", "--only", "no such case").returncode == 2
+
+
 class Liar(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     how = "lie"

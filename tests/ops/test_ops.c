@@ -4,7 +4,7 @@
  * twice and must give the same bits; the share of the tolerance that was used is printed for the
  * worst case of an op. Then the batch-invariance tests, and on the CPU the same bits for 1, 2 and 4
  * threads. Closes with "N passed, N failed". */
-#include "ops/optest.h"
+#include "cases/cases.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-/* Random weights of every format for the op tests: bytes as a file would hold them, scales set so
+/* Random weights of every format for the op cases: bytes as a file would hold them, scales set so
  * that values are about 1/sqrt(k). All codes of a format occur, NaN codes of e4m3 excepted (no file
  * holds them). */
-#include "ops/optest.h"
+#include "cases/cases.h"
 
 #include "base/num.h"
 

@@ -1,7 +1,7 @@
 /* Cases of linear, gate_up and embed: every weight format, the real shapes of the 0.8B, 4B and 27B
  * and their halves under tensor parallelism, one row to a prefill chunk, and edges where a tile
  * ends. */
-#include "ops/optest.h"
+#include "cases/cases.h"
 
 #include "base/num.h"
 

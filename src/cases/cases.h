@@ -1,13 +1,13 @@
-/* The op tests' frame: a table of cases, devices opened by name, and the helpers that a family of
- * cases needs. One table drives check (test_ops), bench (bench_ops) and the list of what is
- * supported (test_ops --list); any backend that answers to dev/dev.h can be the one under test, the
+/* Cases of the ops: one table, devices opened by name, and the helpers that a family of cases
+ * needs. It drives check (tests/ops), `laoka bench ops` and the list of what is supported
+ * (test_ops --list); any backend that answers to dev/dev.h can be the one under test, the
  * oracle is always cpu "ref".
  *
  * Inputs are drawn from a fixed seed a case and rounded to f16, so that a backend whose activations
  * are f16 gets the very same numbers as the oracle. Everything goes through lk_dev alloc, upload
  * and download: nothing here knows a device. */
-#ifndef LK_TESTS_OPS_OPTEST_H
-#define LK_TESTS_OPS_OPTEST_H
+#ifndef LK_CASES_CASES_H
+#define LK_CASES_CASES_H
 
 #include "base/err.h"
 #include "dev/dev.h"
@@ -38,7 +38,8 @@ struct op_run {
     int n_dev, n_host, n_mats;
     struct op_out out[4];
     int n_out;
-    int failed; /* an allocation, a load or a device error; already printed */
+    int failed; /* an allocation, a load or a device error: why[] says which, and a warning was logged */
+    char why[200];
     void *fam;  /* the family's state (ot_host) */
 };
 

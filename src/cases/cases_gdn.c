@@ -1,7 +1,7 @@
 /* Cases of the gated delta net and its fold. The state is opaque (a backend may transpose it), so
  * it is judged by what comes after: each case starts from a state made by a few rows, and a
  * following step of three rows is part of its output. */
-#include "ops/optest.h"
+#include "cases/cases.h"
 
 #include <math.h>
 #include <string.h>

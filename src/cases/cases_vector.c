@@ -1,5 +1,5 @@
 /* Cases of the small ops: norm, norm_f32, to_act, add, gather, argmax, topk, edit. */
-#include "ops/optest.h"
+#include "cases/cases.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Cases of gated attention: each cache kind, head counts of the family and their tensor-parallel
  * halves, one row and prefill chunks, several lanes with scattered pages, page and split edges,
  * window, M-RoPE, idle lanes. */
-#include "ops/optest.h"
+#include "cases/cases.h"
 
 #include "base/num.h"
 

@@ -1,6 +1,7 @@
-/* The frame of the op tests: see optest.h. */
-#include "ops/optest.h"
+/* The frame of the op cases: see cases.h. */
+#include "cases/cases.h"
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"
 
@@ -127,7 +128,8 @@ int ot_open(struct lk_dev **d, const char *name, const char *image, int threads,
 
 static void *run_fail(struct op_run *r, const char *what)
 {
-    printf("  %s: %s\n", r->c->name, what);
+    lk_log_warn("%s: %s", r->c->name, what);
+    snprintf(r->why, sizeof r->why, "%.199s", what);
     r->failed = 1;
     return NULL;
 }
