@@ -21,7 +21,8 @@ struct lk_opts_device {
     int threads; /* CPU threads a rank; 0: cores / ranks */
     const char *isa, *image, *transport; /* NULL: the best there is */
     const char *program;                 /* started for further ranks; NULL: this program. For programs that embed the engine */
-    const char *fault;                   /* tests: damage done by the last rank (runtime/ranks.h) */
+    const char *fault;                   /* tests: damage done by a rank (tp/faults.h) */
+    const char *rank_log;                /* folder: each rank writes its record of every step; NULL: none */
     double patience_s;                   /* silence of a rank that stops all; 0: default */
 };
 

@@ -23,6 +23,11 @@ typedef struct CUgraphExec_st *CUgraphExec;
 enum {
     CU_OK = 0,
     CU_ERROR_OUT_OF_MEMORY = 2,
+    CU_ERROR_PEER_ACCESS_ALREADY = 704,
+    CU_ERROR_HOST_REGISTERED = 712,
+    CU_HOST_PORTABLE = 1,
+    CU_HOST_DEVICEMAP = 2,
+    CU_IPC_LAZY_PEER = 1,
     CU_STREAM_NON_BLOCKING = 1,
     CU_EVENT_DEFAULT = 0,
     CU_EVENT_DISABLE_TIMING = 2,
@@ -61,6 +66,10 @@ struct cu_launch_config {
     unsigned n_attrs;
 };
 
+struct cu_ipc { /* CUipcMemHandle: passed by value */
+    char bytes[64];
+};
+
 /* name in the library, name here, arguments */
 #define CU_DRIVER_TABLE(X)                                                                                        \
     X("cuInit", init, (unsigned))                                                                                 \
@@ -79,6 +88,12 @@ struct cu_launch_config {
     X("cuMemFree_v2", mem_free, (CUdeviceptr))                                                                    \
     X("cuMemHostAlloc", host_alloc, (void **, size_t, unsigned))                                                  \
     X("cuMemFreeHost", host_free, (void *))                                                                       \
+    X("cuMemHostRegister_v2", host_register, (void *, size_t, unsigned))                                          \
+    X("cuMemHostUnregister", host_unregister, (void *))                                                           \
+    X("cuMemHostGetDevicePointer_v2", host_pointer, (CUdeviceptr *, void *, unsigned))                            \
+    X("cuIpcGetMemHandle", ipc_get, (struct cu_ipc *, CUdeviceptr))                                               \
+    X("cuIpcOpenMemHandle_v2", ipc_open, (CUdeviceptr *, struct cu_ipc, unsigned))                                \
+    X("cuIpcCloseMemHandle", ipc_close, (CUdeviceptr))                                                            \
     X("cuMemcpyHtoDAsync_v2", copy_h2d, (CUdeviceptr, const void *, size_t, CUstream))                            \
     X("cuMemcpyDtoHAsync_v2", copy_d2h, (void *, CUdeviceptr, size_t, CUstream))                                  \
     X("cuMemcpyDtoDAsync_v2", copy_d2d, (CUdeviceptr, CUdeviceptr, size_t, CUstream))                             \

@@ -1,5 +1,6 @@
 /* What the device contract needs without any backend: the answers of a build that has no GPU code. */
 #include "dev/dev.h"
+#include "dev/link.h"
 #include "dev/measure.h"
 #include "dev/prof.h"
 
@@ -39,6 +40,12 @@ int lk_cuda_measure(int index, struct lk_gpu_measure *m, struct lk_err *e)
 {
     *m = (struct lk_gpu_measure){0};
     return lk_fail(e, LK_EINPUT, "this program was built without GPU code; build it with `make CUDA=1` to measure");
+}
+
+int lk_cuda_link_open(struct lk_link **out, struct lk_dev *d, int rank, int n, void *shared, size_t most, struct lk_err *e)
+{
+    *out = NULL;
+    return lk_fail(e, LK_EINPUT, "this program was built without GPU code; build it with `make CUDA=1`");
 }
 
 int lk_cuda_measure_peer(int from, int to, struct lk_peer_measure *m, struct lk_err *e)

@@ -147,7 +147,7 @@ static int open_model(struct job *j, struct lk_opts *o, struct lk_err *e)
                                      .draft_window = o->engine.draft_window};
     struct lk_state_opts so = {.kv = o->engine.kv == LK_OPT_KV_AUTO ? LK_KV_F32 : (enum lk_kv_kind)o->engine.kv,
                                .n_pages = pages, .n_slots = 1, .no_mtp = !o->score.mtp};
-    rc = lk_ranks_start(&j->ranks, &o->engine, &mo, &so, (int)lk_artifact_config(j->a)->hidden, e);
+    rc = lk_ranks_start(&j->ranks, &o->engine, j->d, &mo, &so, (int)lk_artifact_config(j->a)->hidden, e);
     if (!rc) rc = lk_model_open(&j->m, j->a, j->d, &mo, e);
     if (!rc) rc = lk_state_open(&j->s, j->d, lk_model_shape(j->m), &so, e);
     if (!rc) rc = lk_ranks_ready(j->ranks, j->m, j->s, e);

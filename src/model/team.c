@@ -93,11 +93,22 @@ static int rows_hash(struct lk_team *t, const float *x, int n, uint64_t *out, st
     return rc;
 }
 
+/* Sums made on a device: it digests every one of them, and all of x, by itself. A wait there that ended in vain stops the group. */
+static int device_digest(struct lk_team *t, const float *x, int n, uint64_t *out, struct lk_err *e)
+{
+    struct lk_model *m = t->m;
+    struct lk_err own = {0};
+    int rc = t->comm->settle(t->comm, m->dev, x, (size_t)n * (size_t)m->shape.hidden, out, &own);
+    if (!rc) return 0;
+    lk_group_stop(t->comm->g, "%.400s", own.text);
+    return lk_group_error(t->comm->g, e);
+}
+
 /* Agreement on a step or MTP call. */
 static int agree_rows(struct lk_team *t, int rc, const struct ctl *c, const float *x, struct lk_err *e)
 {
     uint64_t out = 0, in = rc ? 0 : XXH3_64bits(c->host, c->used * 4);
-    if (!rc) rc = rows_hash(t, x, c->rows, &out, e);
+    if (!rc) rc = t->comm->settle ? device_digest(t, x, c->rows, &out, e) : rows_hash(t, x, c->rows, &out, e);
     return agree(t, rc, in, out, e);
 }
 

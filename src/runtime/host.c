@@ -113,7 +113,7 @@ static int model_open(struct lk_host *h, const struct lk_opts_engine *o, struct 
                                .max_edits = LK_EDITS,
                                .no_mtp = !z->mtp,
                                .draft_window = o->draft_window};
-    int rc = lk_ranks_start(&h->ranks, o, &mo, &z->state, shape->hidden, e);
+    int rc = lk_ranks_start(&h->ranks, o, h->dev, &mo, &z->state, shape->hidden, e);
     if (!rc) rc = lk_model_open(&h->model, h->artifact, h->dev, &mo, e);
     if (!rc) rc = lk_state_open(&h->state, h->dev, lk_model_shape(h->model), &z->state, e);
     return rc ? rc : lk_ranks_ready(h->ranks, h->model, h->state, e);

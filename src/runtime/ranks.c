@@ -5,7 +5,10 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "dev/link.h"
 #include "model/team.h"
+#include "tp/elect.h"
+#include "tp/faults.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,11 +27,12 @@ extern char **environ;
 enum { KIND_OPEN = 100 };
 #define START_S      60   /* a follower process joins within this */
 #define STOP_S       5    /* and ends within this when told to */
-#define REDUCE_MOST  (4 << 20) /* floats of one all-reduce message; longer ones are cut */
+#define REDUCE_MOST  (4 << 20) /* floats of one all-reduce message in host memory; longer ones are cut */
 
 struct open_plan {
     struct lk_model_opts mo;
     struct lk_state_opts so;
+    int hidden;
 };
 
 struct lk_ranks {
@@ -36,6 +40,7 @@ struct lk_ranks {
     struct lk_plan *plan;
     struct lk_comm *comm;
     struct lk_team *team;
+    FILE *log;
     pid_t pid[LK_MAX_RANKS];
     int n;
 };
@@ -61,13 +66,14 @@ static int spawn_one(struct lk_ranks *r, const struct lk_opts_engine *o, int ran
     snprintf(fd_text, sizeof fd_text, "%d", fd);
     snprintf(nonce, sizeof nonce, "%llx", (unsigned long long)lk_group_nonce(r->g));
     snprintf(threads, sizeof threads, "%d", o->dev.threads);
-    const char *argv[24] = {"laoka", "follower", "-m", o->model, "--devices", devices.data, "--threads", threads,
+    const char *argv[32] = {"laoka", "follower", "-m", o->model, "--devices", devices.data, "--threads", threads,
                             "--rank", rank_text, "--group-fd", fd_text, "--group-nonce", nonce};
     int n = 14;
     if (o->dev.isa) argv[n++] = "--isa", argv[n++] = o->dev.isa;
     if (o->dev.image) argv[n++] = "--image", argv[n++] = o->dev.image;
     if (o->dev.transport) argv[n++] = "--transport", argv[n++] = o->dev.transport;
     if (o->dev.fault) argv[n++] = "--fault", argv[n++] = o->dev.fault;
+    if (o->dev.rank_log) argv[n++] = "--rank-log", argv[n++] = o->dev.rank_log;
     int bad = devices.failed ? ENOMEM : posix_spawn(&r->pid[rank], o->dev.program ? o->dev.program : "/proc/self/exe", NULL, NULL, (char *const *)argv, environ);
     close(fd);
     lk_buf_free(&devices);
@@ -75,40 +81,87 @@ static int spawn_one(struct lk_ranks *r, const struct lk_opts_engine *o, int ran
     return bad ? lk_fail(e, LK_ESYS, "rank %d: cannot start: %s", rank, strerror(bad)) : 0;
 }
 
-static int plan_open_send(struct lk_ranks *r, const struct lk_model_opts *mo, const struct lk_state_opts *so, struct lk_err *e)
+static int plan_open_send(struct lk_ranks *r, const struct lk_model_opts *mo, const struct lk_state_opts *so, int hidden, struct lk_err *e)
 {
     size_t cap;
-    struct open_plan p = {.mo = *mo, .so = *so};
+    struct open_plan p = {.mo = *mo, .so = *so, .hidden = hidden};
     p.mo.comm = NULL;
     memcpy(lk_plan_payload(r->plan, &cap), &p, sizeof p);
     return lk_plan_publish(r->plan, KIND_OPEN, sizeof p, e);
 }
 
-int lk_ranks_start(struct lk_ranks **out, const struct lk_opts_engine *o, struct lk_model_opts *mo, struct lk_state_opts *so, int hidden,
-                   struct lk_err *e)
+/* Every rank: the collectives of these devices, and the election. */
+static int comm_open(struct lk_ranks *r, const struct lk_opts_device *o, struct lk_dev *d, size_t hidden, size_t most, struct lk_err *e)
+{
+    int me = lk_group_rank(r->g), rc;
+    struct lk_elect el;
+    struct lk_elect_opts eo = {.hidden = hidden, .most = most, .force = o->transport, .budget_s = o->at[0].is_cuda ? 0.1 : 0.01};
+    if (o->at[0].is_cuda) {
+        struct lk_link *l;
+        size_t bytes;
+        void *shared = lk_group_link_area(r->g, &bytes);
+        if (bytes < lk_link_shared_bytes(o->n)) return lk_fail(e, LK_EDEVICE, "rank %d: the leader is of another build", me);
+        rc = lk_cuda_link_open(&l, d, me, o->n, shared, most, e);
+        if (!rc) rc = lk_comm_link_open(&r->comm, r->g, l, e);
+    } else {
+        rc = lk_comm_shm_open(&r->comm, r->g, e);
+    }
+    if (!rc) rc = lk_fault_plant(o->fault, LK_FAULT_AT_START, r->comm, r->plan, e);
+    if (!rc) rc = lk_elect(&el, r->comm, d, &eo, e);
+    if (!rc) rc = lk_fault_plant(o->fault, LK_FAULT_AFTER_ELECTION, r->comm, r->plan, e);
+    if (!rc && me == 0) {
+        char line[1024];
+        lk_elect_line(&el, line, sizeof line);
+        lk_log_info("%s", line);
+    }
+    return rc;
+}
+
+/* Every rank: plan and, if asked for, the log of its records. */
+static int plan_open(struct lk_ranks *r, const struct lk_opts_device *o, struct lk_err *e)
+{
+    char path[PATH_MAX];
+    int rc = lk_plan_open(&r->plan, r->g, e);
+    if (rc || !o->rank_log) return rc;
+    snprintf(path, sizeof path, "%s/rank-%d.log", o->rank_log, lk_group_rank(r->g));
+    r->log = fopen(path, "ae");
+    if (!r->log) return lk_fail(e, LK_EINPUT, "--rank-log: %s: %s", path, strerror(errno));
+    setvbuf(r->log, NULL, _IOLBF, 0);
+    lk_plan_log(r->plan, r->log);
+    return 0;
+}
+
+static int group_make(struct lk_ranks *r, const struct lk_opts_device *o, size_t floats, size_t payload, struct lk_err *e)
+{
+    int cuda = o->at[0].is_cuda;
+    for (int i = 1; i < o->n && cuda; i++)
+        for (int j = 0; j < i; j++)
+            if (o->at[i].index == o->at[j].index)
+                lk_log_warn("cuda:%d is named twice: its ranks take turns on one card, which is right but slow", o->at[i].index);
+    if (cuda || floats > REDUCE_MOST) floats = cuda ? REDUCE_MOST / 16 : REDUCE_MOST;
+    if (payload < sizeof(struct open_plan)) payload = sizeof(struct open_plan);
+    struct lk_group_opts go = {.n = r->n, .plan_bytes = lk_plan_bytes(payload), .reduce_bytes = lk_comm_shm_bytes(r->n, floats),
+                               .link_bytes = cuda ? lk_link_shared_bytes(r->n) : 0, .patience_s = o->patience_s > 0 ? o->patience_s : 180};
+    return lk_group_create(&r->g, &go, e);
+}
+
+int lk_ranks_start(struct lk_ranks **out, const struct lk_opts_engine *o, struct lk_dev *d, struct lk_model_opts *mo, struct lk_state_opts *so,
+                   int hidden, struct lk_err *e)
 {
     *out = NULL;
     so->rank = 0;
     so->n_ranks = o->dev.n;
     if (o->dev.n <= 1) return 0;
-    if (o->dev.at[0].is_cuda)
-        return lk_fail(e, LK_EUSAGE, "several GPUs as one are not ready yet: name one with --devices cuda:%d, or CPU ranks with cpu,cpu", o->dev.at[0].index);
-    if (o->dev.transport && strcmp(o->dev.transport, "shm"))
-        return lk_fail(e, LK_EUSAGE, "--transport %s: expected shm, the one transport there is", o->dev.transport);
     struct lk_ranks *r = lk_calloc(1, sizeof *r);
     if (!r) return lk_fail(e, LK_ENOMEM, "no memory for ranks");
     r->n = o->dev.n;
-    size_t floats = (size_t)mo->max_rows * (size_t)hidden, payload = lk_team_plan_bytes(mo);
-    if (floats > REDUCE_MOST) floats = REDUCE_MOST;
-    if (payload < sizeof(struct open_plan)) payload = sizeof(struct open_plan);
-    struct lk_group_opts go = {.n = r->n, .plan_bytes = lk_plan_bytes(payload), .reduce_bytes = lk_comm_shm_bytes(r->n, floats),
-                               .patience_s = o->dev.patience_s > 0 ? o->dev.patience_s : 180};
-    int rc = lk_group_create(&r->g, &go, e);
-    if (!rc) rc = lk_plan_open(&r->plan, r->g, e);
-    if (!rc) rc = lk_comm_shm_open(&r->comm, r->g, e);
+    size_t floats = (size_t)mo->max_rows * (size_t)hidden;
+    int rc = group_make(r, &o->dev, floats, lk_team_plan_bytes(mo), e);
+    if (!rc) rc = plan_open(r, &o->dev, e);
     for (int i = 1; i < r->n && !rc; i++) rc = spawn_one(r, o, i, e);
     if (!rc) rc = lk_group_ready(r->g, START_S, e);
-    if (!rc) rc = plan_open_send(r, mo, so, e);
+    if (!rc) rc = plan_open_send(r, mo, so, hidden, e);
+    if (!rc) rc = comm_open(r, &o->dev, d, (size_t)hidden, floats, e);
     if (rc) {
         lk_ranks_stop(r);
         return rc;
@@ -148,10 +201,11 @@ void lk_ranks_stop(struct lk_ranks *r)
     if (r->team && !lk_group_stopped(r->g)) lk_team_end(r->team, &e);
     if (!r->team && r->g) lk_group_stop(r->g, "the leader gave up before the ranks were ready");
     lk_team_close(r->team);
+    if (r->comm) r->comm->close(r->comm); /* a link's close meets the followers' */
     for (int i = 1; i < r->n; i++) follower_wait(r, i);
-    if (r->comm) r->comm->close(r->comm);
     lk_plan_close(r->plan);
     lk_group_leave(r->g);
+    if (r->log) fclose(r->log);
     lk_free(r);
 }
 
@@ -165,24 +219,6 @@ struct follower {
     struct lk_state *s;
 };
 
-static int fault_set(struct lk_ranks *r, const char *text, struct lk_err *e)
-{
-    static const struct {
-        const char *word;
-        int comm, plan;
-    } faults[] = {{"token", 0, LK_PLAN_FAULT_TOKEN}, {"position", 0, LK_PLAN_FAULT_POSITION}, {"skip", 0, LK_PLAN_FAULT_SKIP},
-                  {"zero", LK_FAULT_ZERO, 0}, {"late", LK_FAULT_LATE, 0}, {"flip", LK_FAULT_FLIP, 0}};
-    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
-        size_t n = strlen(faults[i].word);
-        if (strncmp(text, faults[i].word, n) || text[n] != ':') continue;
-        uint32_t step = (uint32_t)strtoul(text + n + 1, NULL, 10);
-        if (faults[i].comm) lk_comm_shm_fault(r->comm, (enum lk_comm_fault)faults[i].comm, step);
-        if (faults[i].plan) lk_plan_fault(r->plan, (enum lk_plan_fault)faults[i].plan, step);
-        return 0;
-    }
-    return lk_fail(e, LK_EUSAGE, "--fault %s: expected token, position, skip, zero, late or flip, a colon and a step", text);
-}
-
 static int follower_open(struct follower *f, const struct lk_opts_engine *o, int rank, struct lk_err *e)
 {
     uint32_t kind;
@@ -195,6 +231,8 @@ static int follower_open(struct follower *f, const struct lk_opts_engine *o, int
     if (rc) return rc;
     if (kind != KIND_OPEN || bytes != sizeof p) return lk_fail(e, LK_EDEVICE, "rank %d: the leader is of another build", rank);
     memcpy(&p, data, sizeof p);
+    rc = comm_open(&f->r, &o->dev, f->d, (size_t)p.hidden, (size_t)p.mo.max_rows * (size_t)p.hidden, e);
+    if (rc) return rc;
     p.mo.comm = f->r.comm;
     p.so.rank = rank;
     rc = lk_model_open(&f->m, f->a, f->d, &p.mo, e);
@@ -208,13 +246,14 @@ static int follower_open(struct follower *f, const struct lk_opts_engine *o, int
 static void follower_close(struct follower *f)
 {
     lk_team_close(f->r.team);
+    if (f->r.comm) f->r.comm->close(f->r.comm); /* before its device */
     lk_state_close(f->s);
     lk_model_close(f->m);
     if (f->d) f->d->close(f->d);
     lk_artifact_close(f->a);
-    if (f->r.comm) f->r.comm->close(f->r.comm);
     lk_plan_close(f->r.plan);
     lk_group_leave(f->r.g);
+    if (f->r.log) fclose(f->r.log);
 }
 
 int lk_follower_run(const struct lk_opts_engine *o, const struct lk_follower_opts *fo, struct lk_err *e)
@@ -223,9 +262,7 @@ int lk_follower_run(const struct lk_opts_engine *o, const struct lk_follower_opt
     /* No PR_SET_PDEATHSIG: it fires when the thread that started us ends, not the leader. Every wait watches the leader's pidfd. */
     signal(SIGINT, SIG_IGN);          /* Ctrl-C on a terminal is the leader's business */
     int rc = lk_group_join(&f.r.g, fo->fd, fo->nonce, fo->rank, e);
-    if (!rc) rc = lk_plan_open(&f.r.plan, f.r.g, e);
-    if (!rc) rc = lk_comm_shm_open(&f.r.comm, f.r.g, e);
-    if (!rc && fo->fault) rc = fault_set(&f.r, fo->fault, e);
+    if (!rc) rc = plan_open(&f.r, &o->dev, e);
     if (!rc) rc = follower_open(&f, o, fo->rank, e);
     if (!rc) rc = lk_team_follow(f.r.team, e);
     if (rc && f.r.g) lk_group_stop(f.r.g, "rank %d: %.400s", fo->rank, e->text);

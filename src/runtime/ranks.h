@@ -1,7 +1,7 @@
 /* Ranks: starts one process a device, opens the same model on each, and makes them a team that rank 0 (this process) leads.
  *
  *     lk_rank_device(&d, dev_opts, 0, &err);
- *     lk_ranks_start(&r, engine_opts, &mo, &so, hidden, &err);  // followers begin to load; fills mo.comm, so.rank, so.n_ranks
+ *     lk_ranks_start(&r, engine_opts, d, &mo, &so, hidden, &err);  // followers begin to load; fills mo.comm, so.rank, so.n_ranks
  *     lk_model_open(..., &mo); lk_state_open(..., &so);
  *     lk_ranks_ready(r, m, s, &err);                            // from here on calls on m and s happen on all ranks
  *     ...
@@ -20,8 +20,8 @@ struct lk_ranks;
 
 /* The device of rank i as --devices, --threads, --isa and --image say. */
 int lk_rank_device(struct lk_dev **out, const struct lk_opts_device *o, int rank, struct lk_err *e);
-int lk_ranks_start(struct lk_ranks **out, const struct lk_opts_engine *o, struct lk_model_opts *mo, struct lk_state_opts *so, int hidden,
-                   struct lk_err *e);
+int lk_ranks_start(struct lk_ranks **out, const struct lk_opts_engine *o, struct lk_dev *d, struct lk_model_opts *mo, struct lk_state_opts *so,
+                   int hidden, struct lk_err *e);
 int lk_ranks_ready(struct lk_ranks *r, struct lk_model *m, struct lk_state *s, struct lk_err *e);
 void lk_ranks_stop(struct lk_ranks *r); /* NULL is fine */
 
@@ -29,7 +29,6 @@ void lk_ranks_stop(struct lk_ranks *r); /* NULL is fine */
 struct lk_follower_opts {
     int rank, fd;
     uint64_t nonce;
-    const char *fault; /* tests: "token:STEP", "position:STEP", "skip:STEP", "zero:STEP", "late:STEP", "flip:STEP"; NULL none */
 };
 int lk_follower_run(const struct lk_opts_engine *o, const struct lk_follower_opts *f, struct lk_err *e);
 

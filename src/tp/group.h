@@ -26,7 +26,8 @@ struct lk_group;
 struct lk_group_opts {
     int n;               /* ranks, 1..LK_MAX_RANKS */
     size_t plan_bytes;   /* the plan area: lk_plan_bytes (plan.h) */
-    size_t reduce_bytes; /* the transport's area: lk_comm_shm_bytes (comm.h) */
+    size_t reduce_bytes; /* collectives in host memory: lk_comm_shm_bytes (comm.h) */
+    size_t link_bytes;   /* what a device link shares: lk_link_shared_bytes (dev/link.h); 0 without */
     double patience_s;   /* longest silence of a peer while something is awaited */
 };
 
@@ -47,6 +48,10 @@ int lk_group_ready(struct lk_group *g, double seconds, struct lk_err *e);
 /* Stops the group: the first reason wins and is what every rank's error says. Safe from a signal-free error path of any rank. */
 void lk_group_stop(struct lk_group *g, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int lk_group_stopped(const struct lk_group *g);
+double lk_group_patience(const struct lk_group *g);
+/* A new pidfd of rank r's process, the caller's to close; -1 when it is gone. */
+int lk_group_pidfd(struct lk_group *g, int r);
+int lk_group_left(struct lk_group *g, int r); /* it has left in order */
 /* LK_EDEVICE with the reason of the stop. */
 int lk_group_error(const struct lk_group *g, struct lk_err *e);
 
@@ -61,8 +66,9 @@ uint32_t lk_word_get(struct lk_word *w);         /* acquire */
  * error: "rank 1 waited 180 s for rank 0: step 17 (decode)". */
 int lk_word_wait(struct lk_group *g, struct lk_word *w, uint32_t v, int patient, int peer, const char *what, struct lk_err *e);
 
-/* Where the parts of the segment begin (plan.c, reduce_shm.c). */
+/* Where the parts of the segment begin (plan.c, reduce_shm.c, runtime/ranks.c). */
 void *lk_group_plan_area(struct lk_group *g, size_t *bytes);
 void *lk_group_reduce_area(struct lk_group *g, size_t *bytes);
+void *lk_group_link_area(struct lk_group *g, size_t *bytes); /* page-aligned */
 
 #endif

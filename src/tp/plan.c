@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
@@ -25,6 +26,7 @@ struct lk_plan {
     uint32_t seq, kind;
     enum lk_plan_fault fault;
     uint32_t fault_at;
+    FILE *log;
 };
 
 size_t lk_plan_bytes(size_t payload)
@@ -59,6 +61,11 @@ void lk_plan_fault(struct lk_plan *p, enum lk_plan_fault kind, uint32_t seq)
 {
     p->fault = kind;
     p->fault_at = seq;
+}
+
+void lk_plan_log(struct lk_plan *p, FILE *f)
+{
+    p->log = f;
 }
 
 int lk_plan_publish(struct lk_plan *p, uint32_t kind, size_t bytes, struct lk_err *e)
@@ -99,6 +106,8 @@ static int record_fault(struct lk_plan *p, struct lk_record *r)
     if (p->fault == LK_PLAN_FAULT_NONE || p->fault_at != p->seq) return 0;
     enum lk_plan_fault kind = p->fault;
     p->fault = LK_PLAN_FAULT_NONE;
+    if (kind == LK_PLAN_FAULT_KILL) raise(SIGKILL);
+    if (kind == LK_PLAN_FAULT_STOP) raise(SIGSTOP);
     if (kind == LK_PLAN_FAULT_TOKEN) r->hash_out ^= 0x9e3779b97f4a7c15ull;
     if (kind == LK_PLAN_FAULT_POSITION) r->hash_in ^= 0x9e3779b97f4a7c15ull;
     return kind == LK_PLAN_FAULT_SKIP;
@@ -125,6 +134,9 @@ int lk_plan_done(struct lk_plan *p, struct lk_record *mine, struct lk_err *e)
         p->a->rank[me].rec[p->seq & 1] = *mine;
         lk_word_set(&p->a->rank[me].done, p->seq);
     }
+    if (p->log)
+        fprintf(p->log, "%u kind %u count %u in %016llx out %016llx\n", mine->seq, mine->kind, mine->count, (unsigned long long)mine->hash_in,
+                (unsigned long long)mine->hash_out);
     char what[64];
     snprintf(what, sizeof what, "the record of step %u (kind %u)", p->seq, p->kind);
     for (int r = 0; r < n; r++)

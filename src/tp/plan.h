@@ -14,6 +14,8 @@
 
 #include "tp/group.h"
 
+#include <stdio.h>
+
 struct lk_plan;
 
 struct lk_record {
@@ -35,8 +37,11 @@ int lk_plan_next(struct lk_plan *p, uint32_t *kind, const void **data, size_t *b
 /* All: this rank's record of the current plan (seq and kind are filled in); waits for and compares all others. */
 int lk_plan_done(struct lk_plan *p, struct lk_record *mine, struct lk_err *e);
 
-/* Faults for tests: damage this rank's record or plan at step seq, once. */
-enum lk_plan_fault { LK_PLAN_FAULT_NONE, LK_PLAN_FAULT_TOKEN, LK_PLAN_FAULT_POSITION, LK_PLAN_FAULT_SKIP };
+/* One line a step into f from now on: seq, kind, count and both hashes, as this rank has them. f stays the caller's. */
+void lk_plan_log(struct lk_plan *p, FILE *f);
+
+/* Faults for tests (tp/faults.h): at step seq, once: a damaged or missing record; or the process kills or stops itself before its record. */
+enum lk_plan_fault { LK_PLAN_FAULT_NONE, LK_PLAN_FAULT_TOKEN, LK_PLAN_FAULT_POSITION, LK_PLAN_FAULT_SKIP, LK_PLAN_FAULT_KILL, LK_PLAN_FAULT_STOP };
 void lk_plan_fault(struct lk_plan *p, enum lk_plan_fault kind, uint32_t seq);
 
 #endif

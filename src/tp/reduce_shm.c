@@ -24,12 +24,11 @@ struct piece {
 
 struct comm_shm {
     struct lk_comm base;
-    struct lk_group *g;
     char *area;
     size_t block, parity, cap; /* bytes a rank, a parity, of data in a parity */
     uint32_t step;
     enum lk_comm_fault fault;
-    uint32_t fault_at;
+    uint32_t fault_at; /* 0: every step */
 };
 
 static size_t up(size_t n, size_t to)
@@ -54,14 +53,14 @@ static struct piece *piece_of(struct comm_shm *c, int rank, uint32_t step)
 
 static void piece_write(struct comm_shm *c, struct piece *p, const void *mine, size_t bytes)
 {
-    enum lk_comm_fault fault = c->step == c->fault_at ? c->fault : LK_FAULT_NONE;
+    enum lk_comm_fault fault = !c->fault_at || c->step == c->fault_at ? c->fault : LK_FAULT_NONE;
     if (fault == LK_FAULT_SKIP) return; /* the parity keeps what it held two steps ago */
     memcpy(p->data, mine, bytes);
     p->count = bytes;
     p->sum = XXH3_64bits_withSeed(mine, bytes, c->step);
     if (fault == LK_FAULT_ZERO) memset(p->data, 0, bytes);
     if (fault == LK_FAULT_FLIP) p->data[bytes / 2] ^= 0x40;
-    if (fault == LK_FAULT_LATE) nanosleep(&(struct timespec){0, 300000000}, NULL);
+    if (fault == LK_FAULT_LATE) nanosleep(&(struct timespec){0, c->fault_at ? 300000000 : 60000000}, NULL);
 }
 
 /* Step 4's check of what rank r announced: `bytes` of it, whole and of this step. */
@@ -70,9 +69,9 @@ static int piece_check(struct comm_shm *c, int r, size_t bytes, struct lk_err *e
     struct piece *q = piece_of(c, r, c->step);
     uint64_t sum = q->count == bytes ? XXH3_64bits_withSeed(q->data, bytes, c->step) : 0;
     if (q->count == bytes && sum == q->sum) return 0;
-    lk_group_stop(c->g, "all-reduce %u: rank %d reads %llu bytes of rank %d with checksum %016llx, expected %zu with %016llx", c->step,
+    lk_group_stop(c->base.g, "all-reduce %u: rank %d reads %llu bytes of rank %d with checksum %016llx, expected %zu with %016llx", c->step,
                   c->base.rank, (unsigned long long)q->count, r, (unsigned long long)sum, bytes, (unsigned long long)q->sum);
-    return lk_group_error(c->g, e);
+    return lk_group_error(c->base.g, e);
 }
 
 /* Steps 1 to 3 for one piece, and the checks of 4: afterwards every rank's piece may be read. only_root: rank 0 alone sends data. */
@@ -84,7 +83,7 @@ static int piece_exchange(struct comm_shm *c, const void *mine, size_t bytes, in
     for (int r = 0; r < c->base.n; r++) {
         char what[64];
         snprintf(what, sizeof what, "all-reduce %u", c->step);
-        if (r != c->base.rank && lk_word_wait(c->g, flag_of(c, r), c->step, 0, r, what, e)) return LK_EDEVICE;
+        if (r != c->base.rank && lk_word_wait(c->base.g, flag_of(c, r), c->step, 0, r, what, e)) return LK_EDEVICE;
         if (piece_check(c, r, only_root && r ? 0 : bytes, e)) return LK_EDEVICE;
     }
     return 0;
@@ -156,17 +155,26 @@ static int one_bcast(struct lk_comm *c, void *data, size_t bytes, struct lk_err 
     return 0;
 }
 
+static void shm_fault(struct lk_comm *base, int way, enum lk_comm_fault kind, uint32_t step)
+{
+    struct comm_shm *c = (struct comm_shm *)base;
+    c->fault = kind;
+    c->fault_at = step ? c->step + step : 0;
+}
+
+static void shm_use(struct lk_comm *c, int small, int bulk, size_t small_most)
+{
+}
+
 int lk_comm_shm_open(struct lk_comm **out, struct lk_group *g, struct lk_err *e)
 {
     struct comm_shm *c = lk_calloc(1, sizeof *c);
     if (!c) return lk_fail(e, LK_ENOMEM, "tensor parallel: no memory");
-    c->g = g;
     int alone = !g || lk_group_n(g) == 1;
-    c->base = (struct lk_comm){.rank = g ? lk_group_rank(g) : 0, .n = g ? lk_group_n(g) : 1, .name = alone ? "alone" : "shm",
-                               .reduce_add = alone ? one_reduce_add : shm_reduce_add,
-                               
-                               .gather = alone ? one_gather : shm_gather,
-                               .bcast = alone ? one_bcast : shm_bcast, .close = shm_close};
+    c->base = (struct lk_comm){.rank = g ? lk_group_rank(g) : 0, .n = g ? lk_group_n(g) : 1, .g = g, .ways = 1,
+                               .way = {{.name = alone ? "alone" : "shm", .ok = 1}},
+                               .reduce_add = alone ? one_reduce_add : shm_reduce_add, .use = shm_use, .fault = shm_fault,
+                               .gather = alone ? one_gather : shm_gather, .bcast = alone ? one_bcast : shm_bcast, .close = shm_close};
     if (!alone) {
         size_t bytes;
         c->area = lk_group_reduce_area(g, &bytes);
@@ -176,11 +184,4 @@ int lk_comm_shm_open(struct lk_comm **out, struct lk_group *g, struct lk_err *e)
     }
     *out = &c->base;
     return 0;
-}
-
-void lk_comm_shm_fault(struct lk_comm *base, enum lk_comm_fault kind, uint32_t step)
-{
-    struct comm_shm *c = (struct comm_shm *)base;
-    c->fault = kind;
-    c->fault_at = step;
 }

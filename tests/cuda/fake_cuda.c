@@ -63,6 +63,13 @@ FN(cuMemAlloc_v2, (ptr *p, size_t n)) { void *m = n < (size_t)1 << 34 ? calloc(1
 FN(cuMemFree_v2, (ptr p)) { free((void *)p); return 0; }
 FN(cuMemHostAlloc, (void **p, size_t n, unsigned f)) { *p = malloc(n); return *p ? 0 : 2; }
 FN(cuMemFreeHost, (void *p)) { free(p); return 0; }
+FN(cuMemHostRegister_v2, (void *p, size_t n, unsigned f)) { return 0; }
+FN(cuMemHostUnregister, (void *p)) { return 0; }
+FN(cuMemHostGetDevicePointer_v2, (ptr *d, void *p, unsigned f)) { *d = (ptr)p; return 0; }
+struct ipc { char bytes[64]; };
+FN(cuIpcGetMemHandle, (struct ipc *h, ptr p)) { memset(h, 0, sizeof *h); memcpy(h, &p, sizeof p); return 0; }
+FN(cuIpcOpenMemHandle_v2, (ptr *p, struct ipc h, unsigned f)) { return 1; }
+FN(cuIpcCloseMemHandle, (ptr p)) { return 0; }
 FN(cuMemcpyHtoDAsync_v2, (ptr d, const void *s, size_t n, void *st)) { memcpy((void *)d, s, n); return 0; }
 FN(cuMemcpyDtoHAsync_v2, (void *d, ptr s, size_t n, void *st)) { memcpy(d, (void *)s, n); return 0; }
 FN(cuMemcpyDtoDAsync_v2, (ptr d, ptr s, size_t n, void *st)) { memmove((void *)d, (void *)s, n); return 0; }

@@ -75,7 +75,7 @@ static void fault_set(const struct job *j, struct lk_comm *c, struct lk_plan *p)
                                               [F_FLIP] = LK_FAULT_FLIP, [F_SKIP_REDUCE] = LK_FAULT_SKIP};
     static const enum lk_plan_fault plan[] = {[F_TOKEN] = LK_PLAN_FAULT_TOKEN, [F_POSITION] = LK_PLAN_FAULT_POSITION,
                                               [F_SKIP] = LK_PLAN_FAULT_SKIP};
-    if (j->fault >= F_ZERO && j->fault <= F_SKIP_REDUCE) lk_comm_shm_fault(c, comm[j->fault], j->at * 3 - 2);
+    if (j->fault >= F_ZERO && j->fault <= F_SKIP_REDUCE) c->fault(c, 0, comm[j->fault], j->at * 3 - 2);
     if (j->fault >= F_TOKEN && j->fault <= F_SKIP) lk_plan_fault(p, plan[j->fault], j->at);
 }
 
