@@ -136,7 +136,7 @@ static int model_open(struct rig *r, int longest, struct lk_err *e)
                                .draft_window = r->o->engine.draft_window};
     struct lk_state_opts so = {.kv = kv_of(r->o), .n_pages = r->n_pages, .n_slots = 1, .max_record_rows = ROW_MAX, .no_mtp = !mtp,
                                .n_ranks = r->n_ranks};
-    rc = lk_ranks_start(&r->ranks, &r->o->engine, &mo, &so, shape.hidden, e);
+    rc = lk_ranks_start(&r->ranks, &r->o->engine, r->d, &mo, &so, shape.hidden, e);
     if (!rc) rc = lk_model_open(&r->m, r->a, r->d, &mo, e);
     if (!rc) rc = lk_state_open(&r->s, r->d, lk_model_shape(r->m), &so, e);
     return rc ? rc : lk_ranks_ready(r->ranks, r->m, r->s, e);

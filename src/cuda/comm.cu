@@ -1,6 +1,6 @@
 /* All-reduce kernels: y += p0 + p1 + ... in rank order, over flags (mailbox in host memory, push into the peer's) or over words that carry
  * their step. The exchange itself is comm_body.h; here are its loads, stores and fences. Also the sum behind an NCCL gather, and the
- * digest of an array. Contract: dev/link.h.
+ * digest of an array. Contract: dev/bridge.h.
  *
  * Accesses to memory that another device writes are volatile: relaxed at system scope. Volta showed no progress with .cg stores met by .cv
  * loads across cards; volatile is what its NVLink keeps coherent. 16-byte accesses may be torn into two of 8, never finer: an LL pair is

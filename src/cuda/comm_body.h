@@ -1,5 +1,5 @@
 /* The two exchanges of an all-reduce as one block of threads runs them: with a flag a block (mailbox, push), and with words that carry
- * their step (LL). comm.cu makes kernels of them; tests/tp/link_emu.h compiles the very same text for host threads, so that the protocol
+ * their step (LL). comm.cu makes kernels of them; tests/tp/bridge_emu.h compiles the very same text for host threads, so that the protocol
  * is tested where there is no GPU. Memory ordering: docs/tp.md.
  *
  * Steps count a block of each transport for itself, in device memory: a replayed graph needs no new parameter. Every call gives block c the

@@ -23,7 +23,7 @@
 #define COMM_LL_SECTION    ((size_t)COMM_CTAS * 2 * COMM_SLICE * 8)
 
 enum { COMM_LATE = 1, COMM_STOPPED = 2 };
-enum { COMM_FAULT_ZERO = 1, COMM_FAULT_FLIP, COMM_FAULT_SKIP, COMM_FAULT_LATE }; /* enum lk_link_fault */
+enum { COMM_FAULT_ZERO = 1, COMM_FAULT_FLIP, COMM_FAULT_SKIP, COMM_FAULT_LATE }; /* enum lk_bridge_fault */
 
 struct comm_cta { /* a block of a transport, device memory */
     uint32_t step, fault, fault_at, pad;

@@ -1,11 +1,11 @@
-/* The CUDA end of an all-reduce: see dev/link.h. Owns this rank's inbox in device memory, the registration of the shared host pages, the
+/* The CUDA end of an all-reduce: see dev/bridge.h. Owns this rank's inbox in device memory, the registration of the shared host pages, the
  * peers' inboxes as mapped here, and step counters. The kernels are comm.cu; what lies where is comm_shared.h.
  *
  * Peers in other processes are reached by IPC handles, in this process (the test-bed) by their pointers. Nothing is allocated after meet. */
 #include "cuda/comm_shared.h"
 #include "cuda/cuda_dev.h"
 #include "cuda/cuda_nccl.h"
-#include "dev/link.h"
+#include "dev/bridge.h"
 
 #include "base/mem.h"
 
@@ -14,8 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-_Static_assert(COMM_FLAG_SECTION == 8192 + ((size_t)4 << 20), "lk_link_shared_bytes");
-#define CARD_MAGIC 0x4b4e494c4b4cull /* "LKLINK" */
+_Static_assert(COMM_FLAG_SECTION == 8192 + ((size_t)4 << 20), "lk_bridge_shared_bytes");
+#define CARD_MAGIC 0x4b4e494c4b4cull /* "LKBRDG" */
 #define DEVICE_WAYS 3                /* with kernels of our own */
 #define NCCL_PIECE ((size_t)4 << 20) /* floats a rank that an NCCL call moves; longer sums are cut */
 
@@ -27,10 +27,10 @@ struct card {
     struct cu_ipc ipc;
     char nccl[CU_NCCL_ID];
 };
-_Static_assert(sizeof(struct card) <= LK_LINK_CARD, "a card must fit");
+_Static_assert(sizeof(struct card) <= LK_BRIDGE_CARD, "a card must fit");
 
-struct cu_link {
-    struct lk_link base;
+struct cu_bridge {
+    struct lk_bridge base;
     struct cu_dev *d;
     char *shared;      /* host address of the shared pages */
     CUdeviceptr host;  /* the same for the device; 0: not registered */
@@ -47,9 +47,9 @@ struct cu_link {
     double patience_s;
 };
 
-static struct cu_link *link_of(struct lk_link *l)
+static struct cu_bridge *bridge_of(struct lk_bridge *l)
 {
-    return (struct cu_link *)l;
+    return (struct cu_bridge *)l;
 }
 
 static size_t inbox_bytes(int n)
@@ -57,7 +57,7 @@ static size_t inbox_bytes(int n)
     return (size_t)n * (COMM_FLAG_SECTION + COMM_LL_SECTION);
 }
 
-static void __attribute__((format(printf, 3, 4))) cannot(struct cu_link *l, int kind, const char *fmt, ...)
+static void __attribute__((format(printf, 3, 4))) cannot(struct cu_bridge *l, int kind, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -68,27 +68,27 @@ static void __attribute__((format(printf, 3, 4))) cannot(struct cu_link *l, int 
 
 /* ---- launches ---- */
 
-static struct comm_args args_of(struct cu_link *l, enum lk_link_kind k, float *y, const float *partial, size_t count)
+static struct comm_args args_of(struct cu_bridge *l, enum lk_bridge_kind k, float *y, const float *partial, size_t count)
 {
     int n = l->base.n, me = l->base.rank;
-    size_t section = k == LK_LINK_LL ? COMM_LL_SECTION : COMM_FLAG_SECTION;
+    size_t section = k == LK_BRIDGE_LL ? COMM_LL_SECTION : COMM_FLAG_SECTION;
     struct comm_args a = {.y = y, .partial = partial, .count = count, .rank = me, .n = n, .early = !l->base.shared_card,
                           .cta = l->cta + (size_t)k * COMM_CTAS, .state = l->state, .stop = (const uint32_t *)(uintptr_t)l->stop_dev,
                           .limit_ns = (uint64_t)(l->patience_s * 1e9)};
-    size_t ll_at = k == LK_LINK_LL ? (size_t)n * COMM_FLAG_SECTION : 0;
+    size_t ll_at = k == LK_BRIDGE_LL ? (size_t)n * COMM_FLAG_SECTION : 0;
     for (int r = 0; r < n; r++) {
-        CUdeviceptr from = k == LK_LINK_MAILBOX ? l->host : (CUdeviceptr)(uintptr_t)l->inbox + ll_at;
+        CUdeviceptr from = k == LK_BRIDGE_MAILBOX ? l->host : (CUdeviceptr)(uintptr_t)l->inbox + ll_at;
         a.src[r] = (const char *)(uintptr_t)(from + (size_t)r * section);
-        if (k != LK_LINK_MAILBOX && r != me) a.dst[a.n_dst++] = (char *)(uintptr_t)(l->peer[r] + ll_at + (size_t)me * section);
+        if (k != LK_BRIDGE_MAILBOX && r != me) a.dst[a.n_dst++] = (char *)(uintptr_t)(l->peer[r] + ll_at + (size_t)me * section);
     }
-    if (k == LK_LINK_MAILBOX) a.dst[a.n_dst++] = (char *)(uintptr_t)(l->host + (size_t)me * section);
+    if (k == LK_BRIDGE_MAILBOX) a.dst[a.n_dst++] = (char *)(uintptr_t)(l->host + (size_t)me * section);
     return a;
 }
 
-static void own_reduce(struct cu_link *l, enum lk_link_kind k, float *y, const float *partial, size_t count)
+static void own_reduce(struct cu_bridge *l, enum lk_bridge_kind k, float *y, const float *partial, size_t count)
 {
     struct comm_args a = args_of(l, k, y, partial, count);
-    size_t unit = k == LK_LINK_LL ? 512 : 1024, each = (count + COMM_CTAS - 1) / COMM_CTAS;
+    size_t unit = k == LK_BRIDGE_LL ? 512 : 1024, each = (count + COMM_CTAS - 1) / COMM_CTAS;
     size_t slice = (each + unit - 1) / unit * unit;
     if (slice > COMM_SLICE) slice = COMM_SLICE;
     if (slice < unit) slice = unit;
@@ -97,10 +97,10 @@ static void own_reduce(struct cu_link *l, enum lk_link_kind k, float *y, const f
     if (blocks > COMM_CTAS) blocks = COMM_CTAS;
     if (!blocks) blocks = 1;
     struct cu_grid g = {.gx = (unsigned)blocks, .bx = COMM_THREADS, .flags = CU_PDL, .bytes = (double)count * 4 * (l->base.n + 2)};
-    cu_launch(l->d, k == LK_LINK_LL ? "comm_ll" : "comm_flag", g, CU_ARGS(&a));
+    cu_launch(l->d, k == LK_BRIDGE_LL ? "comm_ll" : "comm_flag", g, CU_ARGS(&a));
 }
 
-static void nccl_reduce(struct cu_link *l, float *y, const float *partial, size_t count)
+static void nccl_reduce(struct cu_bridge *l, float *y, const float *partial, size_t count)
 {
     struct cu_dev *d = l->d;
     struct comm_state *state = l->state;
@@ -122,20 +122,20 @@ static void nccl_reduce(struct cu_link *l, float *y, const float *partial, size_
     }
 }
 
-static void link_reduce_add(struct lk_link *base, enum lk_link_kind k, float *y, const float *partial, size_t count)
+static void bridge_reduce_add(struct lk_bridge *base, enum lk_bridge_kind k, float *y, const float *partial, size_t count)
 {
-    struct cu_link *l = link_of(base);
-    if (count % 4 || count > l->most || !base->usable[k] || (k == LK_LINK_NCCL && !l->nccl))
-        cu_refuse(l->d, "all-reduce of %zu floats over %s: not possible here", count, lk_link_name(k));
-    else if (k == LK_LINK_NCCL)
+    struct cu_bridge *l = bridge_of(base);
+    if (count % 4 || count > l->most || !base->usable[k] || (k == LK_BRIDGE_NCCL && !l->nccl))
+        cu_refuse(l->d, "all-reduce of %zu floats over %s: not possible here", count, lk_bridge_name(k));
+    else if (k == LK_BRIDGE_NCCL)
         nccl_reduce(l, y, partial, count);
     else
         own_reduce(l, k, y, partial, count);
 }
 
-static int link_settle(struct lk_link *base, const float *x, size_t count, uint64_t *digest, struct lk_err *e)
+static int bridge_settle(struct lk_bridge *base, const float *x, size_t count, uint64_t *digest, struct lk_err *e)
 {
-    struct cu_link *l = link_of(base);
+    struct cu_bridge *l = bridge_of(base);
     struct cu_dev *d = l->d;
     struct comm_state s, *state = l->state;
     if (x) {
@@ -155,22 +155,22 @@ static int link_settle(struct lk_link *base, const float *x, size_t count, uint6
 
 /* ---- faults, stop, reset ---- */
 
-static void link_fault(struct lk_link *base, enum lk_link_kind k, enum lk_link_fault f, uint32_t at)
+static void bridge_fault(struct lk_bridge *base, enum lk_bridge_kind k, enum lk_bridge_fault f, uint32_t at)
 {
-    struct cu_link *l = link_of(base);
+    struct cu_bridge *l = bridge_of(base);
     uint32_t v[2] = {(uint32_t)f, at};
     if (k < DEVICE_WAYS) l->d->dev.upload(&l->d->dev, &l->cta[(size_t)k * COMM_CTAS].fault, v, sizeof v);
 }
 
-static void link_stop(struct lk_link *base)
+static void bridge_stop(struct lk_bridge *base)
 {
-    struct cu_link *l = link_of(base);
+    struct cu_bridge *l = bridge_of(base);
     __atomic_store_n(l->stop, 1, __ATOMIC_RELEASE);
 }
 
-static void link_reset(struct lk_link *base, double patience_s)
+static void bridge_reset(struct lk_bridge *base, double patience_s)
 {
-    struct cu_link *l = link_of(base);
+    struct cu_bridge *l = bridge_of(base);
     struct lk_dev *d = base->dev;
     struct lk_err e = {0};
     l->patience_s = patience_s;
@@ -187,9 +187,9 @@ static void link_reset(struct lk_link *base, double patience_s)
 
 /* ---- open and close ---- */
 
-static void link_leave(struct lk_link *base)
+static void bridge_leave(struct lk_bridge *base)
 {
-    struct cu_link *l = link_of(base);
+    struct cu_bridge *l = bridge_of(base);
     struct cu_dev *d = l->d;
     d->drv->ctx_set(d->ctx);
     if (d->stream) d->drv->stream_sync(d->stream);
@@ -202,11 +202,11 @@ static void link_leave(struct lk_link *base)
     }
 }
 
-static void link_close(struct lk_link *base)
+static void bridge_close(struct lk_bridge *base)
 {
-    struct cu_link *l = link_of(base);
+    struct cu_bridge *l = bridge_of(base);
     if (!l) return;
-    if (l->stop) link_leave(base);
+    if (l->stop) bridge_leave(base);
     struct cu_dev *d = l->d;
     d->drv->ctx_set(d->ctx);
     if (l->registered) d->drv->host_unregister(l->shared);
@@ -218,20 +218,20 @@ static void link_close(struct lk_link *base)
     lk_free(l);
 }
 
-static void link_card(struct lk_link *base, void *out)
+static void bridge_card(struct lk_bridge *base, void *out)
 {
-    struct cu_link *l = link_of(base);
+    struct cu_bridge *l = bridge_of(base);
     struct card c = {.magic = CARD_MAGIC, .pid = getpid(), .index = l->d->index, .inbox = (uint64_t)(uintptr_t)l->inbox};
     l->d->drv->ctx_set(l->d->ctx);
     CUresult r = l->d->drv->ipc_get(&c.ipc, (CUdeviceptr)(uintptr_t)l->inbox);
     c.has_ipc = r == CU_OK;
-    c.has_nccl = !cu_nccl_id(c.nccl, base->why[LK_LINK_NCCL], sizeof base->why[LK_LINK_NCCL]);
-    memset(out, 0, LK_LINK_CARD);
+    c.has_nccl = !cu_nccl_id(c.nccl, base->why[LK_BRIDGE_NCCL], sizeof base->why[LK_BRIDGE_NCCL]);
+    memset(out, 0, LK_BRIDGE_CARD);
     memcpy(out, &c, sizeof c);
 }
 
 /* Maps a peer's inbox; text says why not. */
-static int peer_open(struct cu_link *l, int r, const struct card *c, char *text, size_t cap)
+static int peer_open(struct cu_bridge *l, int r, const struct card *c, char *text, size_t cap)
 {
     const struct cu_driver *f = l->d->drv;
     int can = 1;
@@ -266,47 +266,47 @@ static int peer_open(struct cu_link *l, int r, const struct card *c, char *text,
     return -1;
 }
 
-static int link_meet(struct lk_link *base, const void *cards, struct lk_err *e)
+static int bridge_meet(struct lk_bridge *base, const void *cards, struct lk_err *e)
 {
-    struct cu_link *l = link_of(base);
+    struct cu_bridge *l = bridge_of(base);
     char text[160];
-    int nccl = !base->why[LK_LINK_NCCL][0];
+    int nccl = !base->why[LK_BRIDGE_NCCL][0];
     l->d->drv->ctx_set(l->d->ctx);
-    base->usable[LK_LINK_PUSH] = base->usable[LK_LINK_LL] = 1;
+    base->usable[LK_BRIDGE_PUSH] = base->usable[LK_BRIDGE_LL] = 1;
     for (int r = 0; r < base->n; r++) {
         struct card c;
-        memcpy(&c, (const char *)cards + (size_t)r * LK_LINK_CARD, sizeof c);
+        memcpy(&c, (const char *)cards + (size_t)r * LK_BRIDGE_CARD, sizeof c);
         if (c.magic != CARD_MAGIC) return lk_fail(e, LK_EDEVICE, "rank %d: its card is not of this build", r);
         if (r == 0) memcpy(l->nccl_id, c.nccl, sizeof c.nccl);
         for (int q = 0; q < r; q++) { /* any two on one card */
             struct card o;
-            memcpy(&o, (const char *)cards + (size_t)q * LK_LINK_CARD, sizeof o);
+            memcpy(&o, (const char *)cards + (size_t)q * LK_BRIDGE_CARD, sizeof o);
             if (o.index == c.index) base->shared_card = 1;
         }
         nccl &= c.has_nccl;
         if (r == base->rank || !peer_open(l, r, &c, text, sizeof text)) continue;
-        cannot(l, LK_LINK_PUSH, "%s", text);
-        cannot(l, LK_LINK_LL, "%s", text);
+        cannot(l, LK_BRIDGE_PUSH, "%s", text);
+        cannot(l, LK_BRIDGE_LL, "%s", text);
     }
-    base->usable[LK_LINK_NCCL] = nccl && !base->shared_card;
-    if (base->shared_card) cannot(l, LK_LINK_NCCL, "libnccl takes one rank a card");
+    base->usable[LK_BRIDGE_NCCL] = nccl && !base->shared_card;
+    if (base->shared_card) cannot(l, LK_BRIDGE_NCCL, "libnccl takes one rank a card");
     return l->d->dev.sync(&l->d->dev, e);
 }
 
-static int link_nccl_open(struct lk_link *base, struct lk_err *e)
+static int bridge_nccl_open(struct lk_bridge *base, struct lk_err *e)
 {
-    struct cu_link *l = link_of(base);
+    struct cu_bridge *l = bridge_of(base);
     l->stage_floats = l->most < NCCL_PIECE ? l->most : NCCL_PIECE;
     l->stage = cu_alloc(l->d, l->stage_floats * (size_t)base->n * 4, "NCCL staging");
-    if (!l->stage) cannot(l, LK_LINK_NCCL, "no device memory for its staging");
+    if (!l->stage) cannot(l, LK_BRIDGE_NCCL, "no device memory for its staging");
     /* all ranks go in, or the others wait for ever: without memory this one still answers the call */
-    if (cu_nccl_open(&l->nccl, l->nccl_id, base->rank, base->n, base->why[LK_LINK_NCCL], sizeof base->why[LK_LINK_NCCL]))
-        base->usable[LK_LINK_NCCL] = 0;
+    if (cu_nccl_open(&l->nccl, l->nccl_id, base->rank, base->n, base->why[LK_BRIDGE_NCCL], sizeof base->why[LK_BRIDGE_NCCL]))
+        base->usable[LK_BRIDGE_NCCL] = 0;
     return l->d->dev.sync(&l->d->dev, e);
 }
 
 /* A kernel that is loaded at its first launch would wait for the device, and the device for a peer that waits for us. */
-static void warm_up(struct cu_link *l)
+static void warm_up(struct cu_bridge *l)
 {
     struct cu_dev *d = l->d;
     struct comm_args a = {.n = 1, .slice = 4, .cta = l->cta, .state = l->state, .stop = (const uint32_t *)(uintptr_t)l->stop_dev};
@@ -321,7 +321,7 @@ static void warm_up(struct cu_link *l)
     cu_launch(d, "comm_digest", g, CU_ARGS(&none, &zero, &state));
 }
 
-static int link_memory(struct cu_link *l, struct lk_err *e)
+static int bridge_memory(struct cu_bridge *l, struct lk_err *e)
 {
     struct cu_dev *d = l->d;
     struct lk_dev *ld = &d->dev;
@@ -333,32 +333,32 @@ static int link_memory(struct cu_link *l, struct lk_err *e)
     if (cu_bad(d, d->drv->host_alloc((void **)&l->stop, 64, CU_HOST_PORTABLE | CU_HOST_DEVICEMAP), "all-reduce stop word")) return ld->sync(ld, e);
     *l->stop = 0;
     cu_bad(d, d->drv->host_pointer(&l->stop_dev, l->stop, 0), "all-reduce stop word");
-    CUresult r = d->drv->host_register(l->shared, lk_link_shared_bytes(l->base.n), CU_HOST_PORTABLE | CU_HOST_DEVICEMAP);
+    CUresult r = d->drv->host_register(l->shared, lk_bridge_shared_bytes(l->base.n), CU_HOST_PORTABLE | CU_HOST_DEVICEMAP);
     l->registered = r == CU_OK;
     if (r == CU_OK || r == CU_ERROR_HOST_REGISTERED) r = d->drv->host_pointer(&l->host, l->shared, 0);
-    l->base.usable[LK_LINK_MAILBOX] = r == CU_OK;
-    if (r != CU_OK) cannot(l, LK_LINK_MAILBOX, "the shared pages cannot be registered: %s", cu_error_text(d->drv, r));
+    l->base.usable[LK_BRIDGE_MAILBOX] = r == CU_OK;
+    if (r != CU_OK) cannot(l, LK_BRIDGE_MAILBOX, "the shared pages cannot be registered: %s", cu_error_text(d->drv, r));
     warm_up(l);
     return ld->sync(ld, e);
 }
 
-int lk_cuda_link_open(struct lk_link **out, struct lk_dev *dev, int rank, int n, void *shared, size_t most, struct lk_err *e)
+int lk_cuda_bridge_open(struct lk_bridge **out, struct lk_dev *dev, int rank, int n, void *shared, size_t most, struct lk_err *e)
 {
     *out = NULL;
     if (n < 1 || n > COMM_RANKS) return lk_fail(e, LK_EUSAGE, "all-reduce: %d ranks, expected 1 to %d", n, COMM_RANKS);
-    struct cu_link *l = lk_calloc(1, sizeof *l);
+    struct cu_bridge *l = lk_calloc(1, sizeof *l);
     if (!l) return lk_fail(e, LK_ENOMEM, "no memory for the all-reduce");
     l->d = cu_of(dev);
     l->shared = shared;
     l->most = most;
     l->patience_s = 5;
-    l->base = (struct lk_link){.dev = dev, .rank = rank, .n = n, .card = link_card, .meet = link_meet, .nccl_open = link_nccl_open,
-                               .reduce_add = link_reduce_add, .settle = link_settle, .reset = link_reset, .fault = link_fault,
-                               .stop = link_stop, .leave = link_leave, .close = link_close};
+    l->base = (struct lk_bridge){.dev = dev, .rank = rank, .n = n, .card = bridge_card, .meet = bridge_meet, .nccl_open = bridge_nccl_open,
+                               .reduce_add = bridge_reduce_add, .settle = bridge_settle, .reset = bridge_reset, .fault = bridge_fault,
+                               .stop = bridge_stop, .leave = bridge_leave, .close = bridge_close};
     l->d->drv->ctx_set(l->d->ctx);
-    int rc = link_memory(l, e);
+    int rc = bridge_memory(l, e);
     if (rc) {
-        link_close(&l->base);
+        bridge_close(&l->base);
         return rc;
     }
     *out = &l->base;

@@ -1,6 +1,6 @@
 /* What the device contract needs without any backend: the answers of a build that has no GPU code. */
 #include "dev/dev.h"
-#include "dev/link.h"
+#include "dev/bridge.h"
 #include "dev/measure.h"
 #include "dev/prof.h"
 
@@ -42,7 +42,7 @@ int lk_cuda_measure(int index, struct lk_gpu_measure *m, struct lk_err *e)
     return lk_fail(e, LK_EINPUT, "this program was built without GPU code; build it with `make CUDA=1` to measure");
 }
 
-int lk_cuda_link_open(struct lk_link **out, struct lk_dev *d, int rank, int n, void *shared, size_t most, struct lk_err *e)
+int lk_cuda_bridge_open(struct lk_bridge **out, struct lk_dev *d, int rank, int n, void *shared, size_t most, struct lk_err *e)
 {
     *out = NULL;
     return lk_fail(e, LK_EINPUT, "this program was built without GPU code; build it with `make CUDA=1`");

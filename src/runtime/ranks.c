@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/pool.h"
-#include "dev/link.h"
+#include "dev/bridge.h"
 #include "model/team.h"
 #include "tp/elect.h"
 #include "tp/faults.h"
@@ -97,12 +97,12 @@ static int comm_open(struct lk_ranks *r, const struct lk_opts_device *o, struct 
     struct lk_elect el;
     struct lk_elect_opts eo = {.hidden = hidden, .most = most, .force = o->transport, .budget_s = o->at[0].is_cuda ? 0.1 : 0.01};
     if (o->at[0].is_cuda) {
-        struct lk_link *l;
+        struct lk_bridge *l;
         size_t bytes;
-        void *shared = lk_group_link_area(r->g, &bytes);
-        if (bytes < lk_link_shared_bytes(o->n)) return lk_fail(e, LK_EDEVICE, "rank %d: the leader is of another build", me);
-        rc = lk_cuda_link_open(&l, d, me, o->n, shared, most, e);
-        if (!rc) rc = lk_comm_link_open(&r->comm, r->g, l, e);
+        void *shared = lk_group_bridge_area(r->g, &bytes);
+        if (bytes < lk_bridge_shared_bytes(o->n)) return lk_fail(e, LK_EDEVICE, "rank %d: the leader is of another build", me);
+        rc = lk_cuda_bridge_open(&l, d, me, o->n, shared, most, e);
+        if (!rc) rc = lk_comm_bridge_open(&r->comm, r->g, l, e);
     } else {
         rc = lk_comm_shm_open(&r->comm, r->g, e);
     }
@@ -141,7 +141,7 @@ static int group_make(struct lk_ranks *r, const struct lk_opts_device *o, size_t
     if (cuda || floats > REDUCE_MOST) floats = cuda ? REDUCE_MOST / 16 : REDUCE_MOST;
     if (payload < sizeof(struct open_plan)) payload = sizeof(struct open_plan);
     struct lk_group_opts go = {.n = r->n, .plan_bytes = lk_plan_bytes(payload), .reduce_bytes = lk_comm_shm_bytes(r->n, floats),
-                               .link_bytes = cuda ? lk_link_shared_bytes(r->n) : 0, .patience_s = o->patience_s > 0 ? o->patience_s : 180};
+                               .bridge_bytes = cuda ? lk_bridge_shared_bytes(r->n) : 0, .patience_s = o->patience_s > 0 ? o->patience_s : 180};
     return lk_group_create(&r->g, &go, e);
 }
 
@@ -201,7 +201,7 @@ void lk_ranks_stop(struct lk_ranks *r)
     if (r->team && !lk_group_stopped(r->g)) lk_team_end(r->team, &e);
     if (!r->team && r->g) lk_group_stop(r->g, "the leader gave up before the ranks were ready");
     lk_team_close(r->team);
-    if (r->comm) r->comm->close(r->comm); /* a link's close meets the followers' */
+    if (r->comm) r->comm->close(r->comm); /* a bridge's close meets the followers' */
     for (int i = 1; i < r->n; i++) follower_wait(r, i);
     lk_plan_close(r->plan);
     lk_group_leave(r->g);

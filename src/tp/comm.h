@@ -10,9 +10,9 @@
 #include "dev/dev.h"
 #include "tp/group.h"
 
-#define LK_COMM_WAYS 4 /* transports at most: as many as a link has kinds */
+#define LK_COMM_WAYS 4 /* transports at most: as many as a bridge has kinds */
 
-enum lk_comm_fault { LK_FAULT_NONE, LK_FAULT_ZERO, LK_FAULT_FLIP, LK_FAULT_SKIP, LK_FAULT_LATE }; /* in the order of enum lk_link_fault */
+enum lk_comm_fault { LK_FAULT_NONE, LK_FAULT_ZERO, LK_FAULT_FLIP, LK_FAULT_SKIP, LK_FAULT_LATE }; /* in the order of enum lk_bridge_fault */
 
 struct lk_comm {
     int rank, n;
@@ -34,7 +34,7 @@ struct lk_comm {
     void (*use)(struct lk_comm *c, int small, int bulk, size_t small_most);
     /* All ranks, nothing in flight: steps and state as new; patience_s of waits from now on, 0: the group's. NULL: nothing to do. */
     void (*reset)(struct lk_comm *c, double patience_s);
-    /* Tests: damage of this rank at the step-th collective from now of a way (a link: of its first block); step 0: at every one. */
+    /* Tests: damage of this rank at the step-th collective from now of a way (a bridge: of its first block); step 0: at every one. */
     void (*fault)(struct lk_comm *c, int way, enum lk_comm_fault kind, uint32_t step);
     /* all [n][bytes] in rank order on every rank; host memory. */
     int (*gather)(struct lk_comm *c, const void *mine, size_t bytes, void *all, struct lk_err *e);
@@ -47,9 +47,9 @@ struct lk_comm {
 size_t lk_comm_shm_bytes(int n, size_t floats);
 int lk_comm_shm_open(struct lk_comm **out, struct lk_group *g, struct lk_err *e);
 
-struct lk_link;
-/* Sums on devices over a link, host collectives over shared memory. Collective, after all ranks have joined; the comm owns the link from the call on, also when it fails.
+struct lk_bridge;
+/* Sums on devices over a bridge, host collectives over shared memory. Collective, after all ranks have joined; the comm owns the bridge from the call on, also when it fails.
  * A thread watches the peers' processes and ends the device's waits when one is gone. */
-int lk_comm_link_open(struct lk_comm **out, struct lk_group *g, struct lk_link *l, struct lk_err *e);
+int lk_comm_bridge_open(struct lk_comm **out, struct lk_group *g, struct lk_bridge *l, struct lk_err *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* Groups: see group.h. Segment layout: header | plan area | reduce area | link area, each page-aligned. */
+/* Groups: see group.h. Segment layout: header | plan area | reduce area | bridge area, each page-aligned. */
 #include "tp/group.h"
 
 #include "base/log.h"
@@ -30,7 +30,7 @@ struct group_rank {
 };
 
 struct group_hdr {
-    uint64_t magic, nonce, bytes, plan_bytes, reduce_bytes, link_bytes;
+    uint64_t magic, nonce, bytes, plan_bytes, reduce_bytes, bridge_bytes;
     uint32_t n;
     double patience_s;
     atomic_uint stop; /* 0: working; 1: someone writes the reason; 2: stopped */
@@ -42,7 +42,7 @@ struct lk_group {
     struct group_hdr *hdr;
     int fd, rank, n, spins;
     int pidfd[LK_MAX_RANKS]; /* -1: not opened yet */
-    size_t plan_at, reduce_at, link_at;
+    size_t plan_at, reduce_at, bridge_at;
 };
 
 static size_t page_up(size_t n)
@@ -66,7 +66,7 @@ static void group_enter(struct lk_group *g, int rank)
     g->n = (int)g->hdr->n;
     g->plan_at = page_up(sizeof *g->hdr);
     g->reduce_at = g->plan_at + page_up(g->hdr->plan_bytes);
-    g->link_at = g->reduce_at + page_up(g->hdr->reduce_bytes);
+    g->bridge_at = g->reduce_at + page_up(g->hdr->reduce_bytes);
     cpu_set_t set;
     int cores = sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
     g->spins = g->n <= cores ? SPINS : 50; /* more ranks than cores: spinning only keeps the peer off its core */
@@ -90,7 +90,7 @@ int lk_group_create(struct lk_group **out, const struct lk_group_opts *o, struct
         return lk_fail(e, LK_EUSAGE, "tensor parallel: %d ranks, expected 1 to %d", o->n, LK_MAX_RANKS);
     struct lk_group *g = group_new();
     if (!g) return lk_fail(e, LK_ENOMEM, "tensor parallel: no memory");
-    size_t bytes = page_up(sizeof *g->hdr) + page_up(o->plan_bytes) + page_up(o->reduce_bytes) + page_up(o->link_bytes);
+    size_t bytes = page_up(sizeof *g->hdr) + page_up(o->plan_bytes) + page_up(o->reduce_bytes) + page_up(o->bridge_bytes);
     g->fd = memfd_create("laoka-group", MFD_CLOEXEC);
     if (g->fd < 0 || ftruncate(g->fd, (off_t)bytes)) {
         lk_fail(e, LK_ESYS, "tensor parallel: cannot make %zu bytes of shared memory: %s", bytes, strerror(errno));
@@ -99,7 +99,7 @@ int lk_group_create(struct lk_group **out, const struct lk_group_opts *o, struct
     if (group_map(g, bytes, e)) goto fail;
     struct group_hdr *h = g->hdr;
     *h = (struct group_hdr){.bytes = bytes, .plan_bytes = o->plan_bytes, .reduce_bytes = o->reduce_bytes,
-                            .link_bytes = o->link_bytes, .n = (uint32_t)o->n, .patience_s = o->patience_s};
+                            .bridge_bytes = o->bridge_bytes, .n = (uint32_t)o->n, .patience_s = o->patience_s};
     if (getrandom(&h->nonce, sizeof h->nonce, 0) != sizeof h->nonce) h->nonce = (uint64_t)(lk_clock() * 1e9);
     h->nonce |= 1;
     h->magic = GROUP_MAGIC;
@@ -310,8 +310,8 @@ void *lk_group_reduce_area(struct lk_group *g, size_t *bytes)
     return (char *)g->hdr + g->reduce_at;
 }
 
-void *lk_group_link_area(struct lk_group *g, size_t *bytes)
+void *lk_group_bridge_area(struct lk_group *g, size_t *bytes)
 {
-    *bytes = g->hdr->link_bytes;
-    return (char *)g->hdr + g->link_at;
+    *bytes = g->hdr->bridge_bytes;
+    return (char *)g->hdr + g->bridge_at;
 }

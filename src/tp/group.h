@@ -27,7 +27,7 @@ struct lk_group_opts {
     int n;               /* ranks, 1..LK_MAX_RANKS */
     size_t plan_bytes;   /* the plan area: lk_plan_bytes (plan.h) */
     size_t reduce_bytes; /* collectives in host memory: lk_comm_shm_bytes (comm.h) */
-    size_t link_bytes;   /* what a device link shares: lk_link_shared_bytes (dev/link.h); 0 without */
+    size_t bridge_bytes;   /* what a device bridge shares: lk_bridge_shared_bytes (dev/bridge.h); 0 without */
     double patience_s;   /* longest silence of a peer while something is awaited */
 };
 
@@ -69,6 +69,6 @@ int lk_word_wait(struct lk_group *g, struct lk_word *w, uint32_t v, int patient,
 /* Where the parts of the segment begin (plan.c, reduce_shm.c, runtime/ranks.c). */
 void *lk_group_plan_area(struct lk_group *g, size_t *bytes);
 void *lk_group_reduce_area(struct lk_group *g, size_t *bytes);
-void *lk_group_link_area(struct lk_group *g, size_t *bytes); /* page-aligned */
+void *lk_group_bridge_area(struct lk_group *g, size_t *bytes); /* page-aligned */
 
 #endif

@@ -1,11 +1,11 @@
-/* A link without a GPU: the very text of the kernels (cuda/comm_body.h) run by host threads, a few blocks of a few threads, over inboxes
+/* A bridge without a GPU: the very text of the kernels (cuda/comm_body.h) run by host threads, a few blocks of a few threads, over inboxes
  * in memory that forked ranks share. What a card adds (its memory model, its clocks) is not here; the protocol is. */
-#ifndef TESTS_TP_LINK_EMU_H
-#define TESTS_TP_LINK_EMU_H
+#ifndef TESTS_TP_BRIDGE_EMU_H
+#define TESTS_TP_BRIDGE_EMU_H
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "dev/link.h"
+#include "dev/bridge.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -91,9 +91,9 @@ static inline void comm_hash_add(unsigned long long *to, uint64_t h) { __atomic_
 
 enum { EMU_BLOCKS = 2, EMU_THREADS = 3, EMU_SLICE = 48, EMU_WAYS = 3 };
 
-struct emu_link {
-    struct lk_link base;
-    char *host, *inbox[LK_LINK_RANKS]; /* all shared by the ranks */
+struct emu_bridge {
+    struct lk_bridge base;
+    char *host, *inbox[LK_BRIDGE_RANKS]; /* all shared by the ranks */
     struct comm_cta cta[EMU_WAYS][COMM_CTAS];
     struct comm_state state;
     uint32_t stop;
@@ -103,7 +103,7 @@ struct emu_link {
 
 /* Before the fork: memory for all ranks. */
 struct emu_memory {
-    char *host, *inbox[LK_LINK_RANKS];
+    char *host, *inbox[LK_BRIDGE_RANKS];
 };
 static inline void emu_memory_make(struct emu_memory *m, int n)
 {
@@ -140,24 +140,24 @@ static void *emu_run(void *arg)
     return NULL;
 }
 
-static void emu_reduce_add(struct lk_link *base, enum lk_link_kind k, float *y, const float *partial, size_t count)
+static void emu_reduce_add(struct lk_bridge *base, enum lk_bridge_kind k, float *y, const float *partial, size_t count)
 {
-    struct emu_link *l = (struct emu_link *)base;
-    size_t section = k == LK_LINK_LL ? COMM_LL_SECTION : COMM_FLAG_SECTION, ll_at = k == LK_LINK_LL ? (size_t)base->n * COMM_FLAG_SECTION : 0;
+    struct emu_bridge *l = (struct emu_bridge *)base;
+    size_t section = k == LK_BRIDGE_LL ? COMM_LL_SECTION : COMM_FLAG_SECTION, ll_at = k == LK_BRIDGE_LL ? (size_t)base->n * COMM_FLAG_SECTION : 0;
     static struct emu_job jobs[EMU_BLOCKS];
     static struct emu_thread th[EMU_BLOCKS][EMU_THREADS];
     pthread_t id[EMU_BLOCKS][EMU_THREADS];
     uint32_t blocks = count > EMU_SLICE ? EMU_BLOCKS : 1;
     for (uint32_t b = 0; b < blocks; b++) {
         struct emu_job *j = jobs + b;
-        *j = (struct emu_job){.cta = b, .ctas = blocks, .ll = k == LK_LINK_LL};
+        *j = (struct emu_job){.cta = b, .ctas = blocks, .ll = k == LK_BRIDGE_LL};
         j->a = (struct comm_args){.y = y, .partial = partial, .count = count, .slice = EMU_SLICE, .rank = base->rank, .n = base->n, .cta = l->cta[k],
                                   .state = &l->state, .stop = &l->stop, .limit_ns = (uint64_t)(l->patience_s * 1e9)};
         for (int r = 0; r < base->n; r++) {
-            j->a.src[r] = (k == LK_LINK_MAILBOX ? l->host : l->inbox[base->rank] + ll_at) + (size_t)r * section;
-            if (k != LK_LINK_MAILBOX && r != base->rank) j->a.dst[j->a.n_dst++] = l->inbox[r] + ll_at + (size_t)base->rank * section;
+            j->a.src[r] = (k == LK_BRIDGE_MAILBOX ? l->host : l->inbox[base->rank] + ll_at) + (size_t)r * section;
+            if (k != LK_BRIDGE_MAILBOX && r != base->rank) j->a.dst[j->a.n_dst++] = l->inbox[r] + ll_at + (size_t)base->rank * section;
         }
-        if (k == LK_LINK_MAILBOX) j->a.dst[j->a.n_dst++] = l->host + (size_t)base->rank * section;
+        if (k == LK_BRIDGE_MAILBOX) j->a.dst[j->a.n_dst++] = l->host + (size_t)base->rank * section;
         pthread_barrier_init(&j->barrier, NULL, EMU_THREADS);
         for (uint32_t t = 0; t < EMU_THREADS; t++) {
             th[b][t] = (struct emu_thread){j, t};
@@ -170,9 +170,9 @@ static void emu_reduce_add(struct lk_link *base, enum lk_link_kind k, float *y, 
     }
 }
 
-static int emu_settle(struct lk_link *base, const float *x, size_t count, uint64_t *digest, struct lk_err *e)
+static int emu_settle(struct lk_bridge *base, const float *x, size_t count, uint64_t *digest, struct lk_err *e)
 {
-    struct emu_link *l = (struct emu_link *)base;
+    struct emu_bridge *l = (struct emu_bridge *)base;
     *digest = l->state.digest;
     l->state.digest = 0;
     if (!l->state.bad) return 0;
@@ -180,21 +180,21 @@ static int emu_settle(struct lk_link *base, const float *x, size_t count, uint64
                    l->state.bad == COMM_STOPPED ? "was stopped while it waited" : "waited", l->state.bad_peer, l->state.bad_step);
 }
 
-static void emu_card(struct lk_link *l, void *out) { memset(out, l->rank + 1, LK_LINK_CARD); }
-static int emu_meet(struct lk_link *base, const void *cards, struct lk_err *e)
+static void emu_card(struct lk_bridge *l, void *out) { memset(out, l->rank + 1, LK_BRIDGE_CARD); }
+static int emu_meet(struct lk_bridge *base, const void *cards, struct lk_err *e)
 {
-    struct emu_link *l = (struct emu_link *)base;
+    struct emu_bridge *l = (struct emu_bridge *)base;
     for (int r = 0; r < base->n; r++)
-        if (((const char *)cards)[(size_t)r * LK_LINK_CARD] != r + 1) return lk_fail(e, LK_EDEVICE, "cards are mixed up");
-    base->usable[LK_LINK_MAILBOX] = 1;
-    base->usable[LK_LINK_PUSH] = base->usable[LK_LINK_LL] = !l->broken_peer;
-    for (int k = LK_LINK_PUSH; k < LK_LINK_KINDS; k++) snprintf(base->why[k], sizeof base->why[k], "%s", k == LK_LINK_NCCL ? "no libnccl" : "no peer memory");
+        if (((const char *)cards)[(size_t)r * LK_BRIDGE_CARD] != r + 1) return lk_fail(e, LK_EDEVICE, "cards are mixed up");
+    base->usable[LK_BRIDGE_MAILBOX] = 1;
+    base->usable[LK_BRIDGE_PUSH] = base->usable[LK_BRIDGE_LL] = !l->broken_peer;
+    for (int k = LK_BRIDGE_PUSH; k < LK_BRIDGE_KINDS; k++) snprintf(base->why[k], sizeof base->why[k], "%s", k == LK_BRIDGE_NCCL ? "no libnccl" : "no peer memory");
     return 0;
 }
-static int emu_nccl_open(struct lk_link *l, struct lk_err *e) { return lk_fail(e, LK_EDEVICE, "there is no libnccl here"); }
-static void emu_reset(struct lk_link *base, double patience_s)
+static int emu_nccl_open(struct lk_bridge *l, struct lk_err *e) { return lk_fail(e, LK_EDEVICE, "there is no libnccl here"); }
+static void emu_reset(struct lk_bridge *base, double patience_s)
 {
-    struct emu_link *l = (struct emu_link *)base;
+    struct emu_bridge *l = (struct emu_bridge *)base;
     l->patience_s = patience_s;
     for (int k = 0; k < EMU_WAYS; k++)
         for (int b = 0; b < COMM_CTAS; b++) l->cta[k][b].step = 0;
@@ -203,30 +203,30 @@ static void emu_reset(struct lk_link *base, double patience_s)
     memset(l->host + (size_t)base->rank * COMM_FLAG_SECTION, 0, COMM_FLAG_SECTION);
 }
 /* As if `step` steps had been made: the state just before the counter wraps. All ranks, nothing in flight. */
-static inline void emu_start_at(struct emu_link *l, int way, uint32_t step)
+static inline void emu_start_at(struct emu_bridge *l, int way, uint32_t step)
 {
     for (int b = 0; b < COMM_CTAS; b++) {
         l->cta[way][b].step = step;
         for (int r = 0; r < l->base.n; r++) {
-            char *from = way == LK_LINK_MAILBOX ? l->host : l->inbox[l->base.rank];
-            if (way != LK_LINK_LL) *(uint32_t *)(from + (size_t)r * COMM_FLAG_SECTION + (size_t)b * COMM_LINE) = step;
+            char *from = way == LK_BRIDGE_MAILBOX ? l->host : l->inbox[l->base.rank];
+            if (way != LK_BRIDGE_LL) *(uint32_t *)(from + (size_t)r * COMM_FLAG_SECTION + (size_t)b * COMM_LINE) = step;
         }
     }
 }
-static void emu_fault(struct lk_link *base, enum lk_link_kind k, enum lk_link_fault f, uint32_t at)
+static void emu_fault(struct lk_bridge *base, enum lk_bridge_kind k, enum lk_bridge_fault f, uint32_t at)
 {
-    struct emu_link *l = (struct emu_link *)base;
+    struct emu_bridge *l = (struct emu_bridge *)base;
     l->cta[k][0].fault = (uint32_t)f;
     l->cta[k][0].fault_at = at;
 }
-static void emu_stop(struct lk_link *l) { __atomic_store_n(&((struct emu_link *)l)->stop, 1, __ATOMIC_RELEASE); }
-static void emu_leave(struct lk_link *l) {}
-static void emu_close(struct lk_link *l) { lk_free(l); }
+static void emu_stop(struct lk_bridge *l) { __atomic_store_n(&((struct emu_bridge *)l)->stop, 1, __ATOMIC_RELEASE); }
+static void emu_leave(struct lk_bridge *l) {}
+static void emu_close(struct lk_bridge *l) { lk_free(l); }
 
-static inline struct lk_link *emu_link_open(const struct emu_memory *m, int rank, int n)
+static inline struct lk_bridge *emu_bridge_open(const struct emu_memory *m, int rank, int n)
 {
-    struct emu_link *l = lk_calloc(1, sizeof *l);
-    l->base = (struct lk_link){.rank = rank, .n = n, .card = emu_card, .meet = emu_meet, .nccl_open = emu_nccl_open, .reduce_add = emu_reduce_add,
+    struct emu_bridge *l = lk_calloc(1, sizeof *l);
+    l->base = (struct lk_bridge){.rank = rank, .n = n, .card = emu_card, .meet = emu_meet, .nccl_open = emu_nccl_open, .reduce_add = emu_reduce_add,
                                .settle = emu_settle, .reset = emu_reset, .fault = emu_fault, .stop = emu_stop, .leave = emu_leave, .close = emu_close};
     l->host = m->host;
     memcpy(l->inbox, m->inbox, sizeof l->inbox);

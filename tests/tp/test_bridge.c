@@ -1,7 +1,7 @@
-/* Device transports and their election, without a device: forked ranks run the kernels' own text over shared inboxes (link_emu.h). Sums have
+/* Device transports and their election, without a device: forked ranks run the kernels' own text over shared inboxes (bridge_emu.h). Sums have
  * the same bits on every rank and are the rank-order sums; steps may wrap; a transport that is broken on purpose is refused with its reason
  * and another one is chosen; a rank that dies inside a sum ends the others' waits. */
-#include "tp/link_emu.h"
+#include "tp/bridge_emu.h"
 #include "tp/elect.h"
 
 #include <setjmp.h>
@@ -68,11 +68,11 @@ static int rank_run(struct lk_group *g, const struct job *j, const struct emu_me
     struct lk_elect el;
     int me = lk_group_rank(g);
     if (lk_cpu_open(&d, 1, "ref", &e)) return 97;
-    struct lk_link *l = emu_link_open(m, me, j->n);
-    struct emu_link *own = (struct emu_link *)l;
+    struct lk_bridge *l = emu_bridge_open(m, me, j->n);
+    struct emu_bridge *own = (struct emu_bridge *)l;
     l->dev = d;
     own->broken_peer = j->no_peer && me == j->bad_rank;
-    int rc = lk_comm_link_open(&c, g, l, &e);
+    int rc = lk_comm_bridge_open(&c, g, l, &e);
     struct lk_elect_opts eo = {.hidden = HIDDEN, .most = MOST, .force = j->force, .budget_s = 0.002};
     if (!rc && j->fault && me == j->bad_rank) c->fault(c, j->way, j->fault, 0);
     if (!rc) rc = lk_elect(&el, c, d, &eo, &e);
@@ -189,7 +189,7 @@ static void broken_ways_are_refused(void **state)
             char want[32];
             job_run(&j, status, &s);
             expect_all(&j, status, &s, 0);
-            snprintf(want, sizeof want, "%s (r", lk_link_name((enum lk_link_kind)way)); /* "(rank 1 read ..", "(right, but .." */
+            snprintf(want, sizeof want, "%s (r", lk_bridge_name((enum lk_bridge_kind)way)); /* "(rank 1 read ..", "(right, but .." */
             const char *refused = strstr(s.line[0], "not used: ");
             if (!refused || !strstr(refused, want)) fail_msg("way %d, fault %d: %s", way, f, s.line[0]);
             assert_int_not_equal(s.small[0], way);
@@ -199,7 +199,7 @@ static void broken_ways_are_refused(void **state)
 
 static void a_forced_broken_way_ends_the_start(void **state)
 {
-    struct job j = {.n = 2, .bad_rank = 1, .way = LK_LINK_PUSH, .fault = LK_FAULT_ZERO, .force = "push"};
+    struct job j = {.n = 2, .bad_rank = 1, .way = LK_BRIDGE_PUSH, .fault = LK_FAULT_ZERO, .force = "push"};
     int status[LK_MAX_RANKS];
     struct seen s;
     job_run(&j, status, &s);
@@ -219,7 +219,7 @@ static void a_rank_without_peer_memory_leaves_the_mailbox(void **state)
     struct seen s;
     job_run(&j, status, &s);
     expect_all(&j, status, &s, 0);
-    for (int r = 0; r < 3; r++) assert_int_equal(s.small[r], LK_LINK_MAILBOX);
+    for (int r = 0; r < 3; r++) assert_int_equal(s.small[r], LK_BRIDGE_MAILBOX);
     assert_non_null(strstr(s.line[1], "ll (no peer memory)"));
 }
 
