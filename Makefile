@@ -30,7 +30,7 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
 asan: setup ## all C tests under AddressSanitizer and UBSan
-	@cmake -S . -B build-asan -G Ninja -DCMAKE_BUILD_TYPE=Debug -DLK_SAN=address,undefined >/dev/null
+	@cmake -S . -B build-asan -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O1 -g" -DLK_SAN=address,undefined >/dev/null
 	@cmake --build build-asan -j $(JOBS) && ctest --test-dir build-asan --output-on-failure --timeout 1800
 ubsan: asan ## the same run: both sanitizers live together
 tsan: setup ## the C tests under ThreadSanitizer

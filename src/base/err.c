@@ -35,7 +35,10 @@ int lk_err_prefix(struct lk_err *e, const char *fmt, ...)
     text_clean(pre);
     memcpy(old, e->text, sizeof old);
     int n = snprintf(e->text, sizeof e->text, "%s: ", pre);
-    snprintf(e->text + n, sizeof e->text - (size_t)n, "%s", old);
+    size_t room = sizeof e->text - 1 - (size_t)n; /* n <= 257: pre is 255 at most */
+    size_t len = strnlen(old, room);               /* what no longer fits is cut: the front of a message says where */
+    memcpy(e->text + n, old, len);
+    e->text[(size_t)n + len] = 0;
     return e->code;
 }
 
