@@ -5,35 +5,22 @@
  *   bench_27b [--dir /dev/shm/synthetic-27b] [--device 0] [--ctx 8192,131072,262144] [--prefill 8192,32768] [--csv FILE] [--layers 64]
  * CSV: kind, context, ms, bytes, GB/s, tokens a second. Draw: gnuplot -e "csv='FILE'" bench/plot-27b.gp */
 #include "artifact/artifact.h"
-#include "base/buf.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "bench/synthetic.h"
 #include "model/model.h"
 #include "model/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #ifdef LK_CUDA
 #include "cuda/cuda_dev.h"
 
-#define BLOCK ((size_t)32 << 20)
 #define ROUNDS 24
 #define CHUNK 4096
 #define MAX_CTX (262144 + 4096)
-
-enum fill { ANY, FP8, NVSCALE, BF16, F32 };
-
-struct writer {
-    FILE *f;
-    struct lk_buf head;
-    size_t at;
-    int pass; /* 0: header, 1: data */
-    unsigned char *block[5];
-    int failed;
-};
 
 static int layers = 64; /* --layers: fewer for a quick try */
 static uint64_t rng = 88172645463325252u;
@@ -41,142 +28,6 @@ static uint32_t rnd(void)
 {
     rng ^= rng << 13, rng ^= rng >> 7, rng ^= rng << 17;
     return (uint32_t)(rng >> 32);
-}
-
-static int blocks_make(struct writer *w)
-{
-    for (int k = 0; k < 5; k++) {
-        unsigned char *b = w->block[k] = lk_malloc(BLOCK);
-        if (!b) return -1;
-        for (size_t i = 0; i < BLOCK; i += 4) {
-            uint32_t v = rnd();
-            float s = 2e-4f;
-            for (int j = 0; j < 4; j++) b[i + (size_t)j] = (unsigned char)(v >> 8 * j);
-            for (int j = 0; j < 4 && k == FP8; j++) b[i + (size_t)j] ^= (b[i + (size_t)j] & 0x7f) == 0x7f; /* no NaN */
-            for (int j = 0; j < 4 && k == NVSCALE; j++) b[i + (size_t)j] = (unsigned char)(0x28 + b[i + (size_t)j] % 24);
-            if (k == BF16) v = (v & 0x807f807fu) | 0x3c003c00u, memcpy(b + i, &v, 4); /* +-0.008 to 0.016 */
-            if (k == F32) memcpy(b + i, &s, 4);
-        }
-    }
-    return 0;
-}
-
-static void tensor(struct writer *w, enum fill fill, const char *dtype, int64_t n, int64_t k, const char *fmt, const char *base)
-{
-    size_t each = !strcmp(dtype, "F32") ? 4 : !strcmp(dtype, "BF16") ? 2 : 1, bytes = (size_t)(n ? n : 1) * (size_t)(k ? k : 1) * each;
-    if (!w->pass) {
-        lk_buf_fmt(&w->head, "%s\"%s%s\":{\"dtype\":\"%s\",\"shape\":[", w->head.len ? "," : "{", base, fmt, dtype);
-        if (n) lk_buf_fmt(&w->head, "%lld", (long long)n); /* n 0: a scalar */
-        if (k) lk_buf_fmt(&w->head, strstr(fmt, "conv1d") ? ",1,%lld" : ",%lld", (long long)k);
-        lk_buf_fmt(&w->head, "],\"data_offsets\":[%zu,%zu]}", w->at, w->at + bytes);
-        w->at += bytes;
-        return;
-    }
-    for (size_t at = 0; at < bytes && !w->failed; at += BLOCK)
-        w->failed |= fwrite(w->block[fill], 1, bytes - at < BLOCK ? bytes - at : BLOCK, w->f) == 0;
-}
-
-static void linear(struct writer *w, enum lk_fmt f, int64_t n, int64_t k, const char *base)
-{
-    if (f == LK_FMT_BF16) {
-        tensor(w, BF16, "BF16", n, k, ".weight", base);
-    } else if (f == LK_FMT_NVFP4) {
-        tensor(w, ANY, "U8", n, k / 2, ".weight", base);
-        tensor(w, NVSCALE, "F8_E4M3", n, k / 16, ".weight_scale", base);
-        tensor(w, F32, "F32", 0, 0, ".weight_scale_2", base);
-    } else {
-        tensor(w, f == LK_FMT_FP8 ? FP8 : ANY, f == LK_FMT_FP8 ? "F8_E4M3" : "I8", n, k, ".weight", base);
-        tensor(w, F32, "F32", n, 1, ".weight_scale", base);
-    }
-}
-
-static void sub(struct writer *w, enum lk_fmt f, int64_t n, int64_t k, const char *base, const char *what)
-{
-    char name[128];
-    snprintf(name, sizeof name, "%s%s", base, what);
-    linear(w, f, n, k, name);
-}
-
-static void layer(struct writer *w, const char *base, int full, enum lk_fmt mixer, enum lk_fmt mlp)
-{
-    tensor(w, BF16, "BF16", 5120, 0, "input_layernorm.weight", base);
-    tensor(w, BF16, "BF16", 5120, 0, "post_attention_layernorm.weight", base);
-    if (full) {
-        sub(w, mixer, 12288, 5120, base, "self_attn.q_proj");
-        sub(w, mixer, 1024, 5120, base, "self_attn.k_proj");
-        sub(w, mixer, 1024, 5120, base, "self_attn.v_proj");
-        sub(w, mixer, 5120, 6144, base, "self_attn.o_proj");
-        tensor(w, BF16, "BF16", 256, 0, "self_attn.q_norm.weight", base);
-        tensor(w, BF16, "BF16", 256, 0, "self_attn.k_norm.weight", base);
-    } else {
-        sub(w, mixer, 10240, 5120, base, "linear_attn.in_proj_qkv");
-        sub(w, mixer, 6144, 5120, base, "linear_attn.in_proj_z");
-        sub(w, LK_FMT_BF16, 48, 5120, base, "linear_attn.in_proj_b");
-        sub(w, LK_FMT_BF16, 48, 5120, base, "linear_attn.in_proj_a");
-        sub(w, mixer, 5120, 6144, base, "linear_attn.out_proj");
-        tensor(w, BF16, "BF16", 10240, 4, "linear_attn.conv1d.weight", base);
-        tensor(w, BF16, "BF16", 48, 0, "linear_attn.A_log", base);
-        tensor(w, BF16, "BF16", 48, 0, "linear_attn.dt_bias", base);
-        tensor(w, BF16, "BF16", 128, 0, "linear_attn.norm.weight", base);
-    }
-    sub(w, mlp, 17408, 5120, base, "mlp.gate_proj");
-    sub(w, mlp, 17408, 5120, base, "mlp.up_proj");
-    sub(w, mlp, 5120, 17408, base, "mlp.down_proj");
-}
-
-static void all_tensors(struct writer *w)
-{
-    char base[64];
-    tensor(w, BF16, "BF16", 248320, 5120, "", "model.embed_tokens.weight");
-    tensor(w, BF16, "BF16", 5120, 0, "", "model.norm.weight");
-    linear(w, LK_FMT_I8, 248320, 5120, "lm_head");
-    for (int i = 0; i < layers; i++) {
-        snprintf(base, sizeof base, "model.layers.%d.", i);
-        layer(w, base, i % 4 == 3, LK_FMT_FP8, i < 4 || i >= layers - 4 ? LK_FMT_FP8 : LK_FMT_NVFP4);
-    }
-    linear(w, LK_FMT_BF16, 5120, 10240, "mtp.fc");
-    tensor(w, BF16, "BF16", 5120, 0, "", "mtp.pre_fc_norm_embedding.weight");
-    tensor(w, BF16, "BF16", 5120, 0, "", "mtp.pre_fc_norm_hidden.weight");
-    tensor(w, BF16, "BF16", 5120, 0, "", "mtp.norm.weight");
-    layer(w, "mtp.layers.0.", 1, LK_FMT_I8, LK_FMT_I8);
-}
-
-static int config_write(const char *dir)
-{
-    char path[512];
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    FILE *f = fopen(path, "w");
-    if (!f) return -1;
-    fprintf(f, "{\"architectures\":[\"Qwen3_5ForCausalLM\"],\"model_type\":\"qwen3_5_text\",\"hidden_size\":5120,\"intermediate_size\":17408,"
-               "\"vocab_size\":248320,\"num_hidden_layers\":%d,\"num_attention_heads\":24,\"num_key_value_heads\":4,\"head_dim\":256,"
-               "\"linear_num_key_heads\":16,\"linear_num_value_heads\":48,\"linear_key_head_dim\":128,\"linear_value_head_dim\":128,"
-               "\"linear_conv_kernel_dim\":4,\"rms_norm_eps\":1e-06,\"max_position_embeddings\":1048576,\"tie_word_embeddings\":false,"
-               "\"mtp_num_hidden_layers\":1,\"eos_token_id\":1,\"hidden_act\":\"silu\",\"attn_output_gate\":true,\"rope_parameters\":{"
-               "\"rope_type\":\"default\",\"rope_theta\":10000000.0,\"partial_rotary_factor\":0.25,\"mrope_section\":[11,11,10],"
-               "\"mrope_interleaved\":true},\"layer_types\":[", layers);
-    for (int i = 0; i < layers; i++) fprintf(f, "%s\"%s\"", i ? "," : "", i % 4 == 3 ? "full_attention" : "linear_attention");
-    fprintf(f, "]}\n");
-    return fclose(f);
-}
-
-static int model_write(const char *dir)
-{
-    struct writer w = {0};
-    char path[512];
-    mkdir(dir, 0755);
-    snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    if (blocks_make(&w) || config_write(dir) || !(w.f = fopen(path, "wb"))) return -1;
-    all_tensors(&w);
-    lk_buf_chr(&w.head, '}');
-    while (w.head.len % 8) lk_buf_chr(&w.head, ' ');
-    uint64_t n = w.head.len;
-    w.failed |= fwrite(&n, 8, 1, w.f) != 1 || fwrite(w.head.data, 1, w.head.len, w.f) != w.head.len;
-    w.pass = 1;
-    all_tensors(&w);
-    w.failed |= fclose(w.f) != 0;
-    for (int k = 0; k < 5; k++) lk_free(w.block[k]);
-    lk_buf_free(&w.head);
-    return w.failed ? -1 : 0;
 }
 
 struct rig {
@@ -334,8 +185,8 @@ int main(int argc, char **argv)
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
     double t = lk_clock();
-    if (model_write(dir)) {
-        fprintf(stderr, "bench_27b: %s: cannot write 21 GB there\n", dir);
+    if (lk_synthetic_write("27b", dir, layers, &e)) {
+        fprintf(stderr, "bench_27b: %s\n", e.text);
         return 1;
     }
     printf("written in %.1f s\n", lk_clock() - t);

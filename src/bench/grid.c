@@ -37,10 +37,10 @@ static char *body_make(const struct lk_grid *g, const char *prompt, int seed)
     return out;
 }
 
-static int call_make(const struct lk_grid *g, struct lk_call *k, enum lk_block_kind kind, int tokens, long long offset, int seed, struct lk_err *e)
+static int call_make(const struct lk_grid *g, struct lk_call *k, enum lk_block_kind kind, int tokens, long long offset, int seed, int *count, struct lk_err *e)
 {
     struct lk_buf prompt = {0};
-    int count, rc = lk_blocks_make(kind, g->text, tokens, offset, g->tok, &prompt, &count, e);
+    int rc = lk_blocks_make(kind, g->text, tokens, offset, g->tok, &prompt, count, e);
     if (!rc && !(k->body = body_make(g, prompt.data, seed))) rc = lk_fail(e, LK_ENOMEM, "no memory for a prompt of %d tokens", tokens);
     lk_buf_free(&prompt);
     return rc;
@@ -49,8 +49,9 @@ static int call_make(const struct lk_grid *g, struct lk_call *k, enum lk_block_k
 static int cell_run(const struct lk_grid *g, struct lk_cell *c, enum lk_block_kind kind, long long offset, int seed, struct lk_err *e)
 {
     struct lk_call k = {0};
-    int rc = call_make(g, &k, kind, c->tokens, offset, seed, e);
+    int count = 0, rc = call_make(g, &k, kind, c->tokens, offset, seed, &count, e);
     if (!rc) rc = lk_calls_run(g->target->url, g->o->bench.api_key, &k, 1, g->stall_s, NULL, NULL, e);
+    if (!rc && k.prompt_n < 0 && count > 0) k.prompt_n = count; /* a server that says nothing of itself: by our tokenizer, template not counted */
     if (!rc) lk_cell_judge(c, &k, &g->physics);
     lk_call_free(&k);
     return rc;
@@ -139,7 +140,7 @@ int lk_grid_users(const struct lk_grid *g, struct lk_table *t, struct lk_err *e)
 {
     const char *mode = g->o->bench.mode;
     struct lk_words sizes;
-    int tokens, n = g->o->bench.users, rc = lk_words_split(&sizes, g->o->bench.sizes, "--sizes", e);
+    int tokens, count, n = g->o->bench.users, rc = lk_words_split(&sizes, g->o->bench.sizes, "--sizes", e);
     if (!rc) rc = lk_size_read(sizes.at[0], "--sizes", &tokens, e);
     if (!rc && strcmp(mode, "load") && strcmp(mode, "burst") && strcmp(mode, "drop")) rc = lk_fail(e, LK_EUSAGE, "--mode %s: expected load, burst or drop", mode);
     if (rc) return rc;
@@ -148,7 +149,7 @@ int lk_grid_users(const struct lk_grid *g, struct lk_table *t, struct lk_err *e)
     if (!calls) return lk_fail(e, LK_ENOMEM, "no memory for %d users", n);
     lk_progress_begin(&bar, "users", "answers", (uint64_t)n);
     for (int i = 0; i < n && !rc; i++) {
-        rc = call_make(g, &calls[i], i % 2 ? LK_BLOCK_ZH : LK_BLOCK_CODE, tokens, g->offset + 1000ll * (i + 1) + 7, i + 1, e);
+        rc = call_make(g, &calls[i], i % 2 ? LK_BLOCK_ZH : LK_BLOCK_CODE, tokens, g->offset + 1000ll * (i + 1) + 7, i + 1, &count, e);
         calls[i].start_at = strcmp(mode, "load") ? 0 : 0.25 * i; /* load: one after the other; burst, drop: all at once */
         if (!strcmp(mode, "drop") && i % 2) calls[i].drop_after = 10;
     }

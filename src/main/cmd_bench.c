@@ -1,5 +1,5 @@
 /* laoka bench: matrix and users measure any OpenAI-compatible server, or our own started for the purpose; rounds and ops measure in
- * this process; compare pairs two results. */
+ * this process; compare pairs two results; synthetic writes a model of random weights to measure with. */
 #include "main/commands.h"
 
 #include "base/bandwidth.h"
@@ -9,6 +9,7 @@
 #include "bench/grid.h"
 #include "bench/op_times.h"
 #include "bench/rounds.h"
+#include "bench/synthetic.h"
 #include "dev/measure.h"
 #include "model/forecast.h"
 #include "probe/cpu_facts.h"
@@ -248,14 +249,22 @@ static int run_compare(const struct lk_opts *o, struct lk_err *e)
     return rc;
 }
 
+/* A model of random weights for rounds: laoka bench synthetic 27b DIR. */
+static int run_synthetic(const struct lk_opts *o, struct lk_err *e)
+{
+    if (o->n_args != 3) return lk_fail(e, LK_EUSAGE, "bench synthetic needs a shape and a folder: laoka bench synthetic 27b DIR (%s)", lk_synthetic_names);
+    return lk_synthetic_write(o->args[1], o->args[2], 0, e);
+}
+
 int cmd_bench(struct lk_opts *o, struct lk_err *e)
 {
     struct bench *b;
     const char *what = o->n_args ? o->args[0] : "";
     int users = !strcmp(what, "users");
     if (!strcmp(what, "compare")) return run_compare(o, e);
+    if (!strcmp(what, "synthetic")) return run_synthetic(o, e);
     int ops = !strcmp(what, "ops"), here = ops || !strcmp(what, "rounds");
-    if (strcmp(what, "matrix") && !users && !here) return lk_fail(e, LK_EUSAGE, "bench %s: expected matrix, users, rounds, ops or compare", what);
+    if (strcmp(what, "matrix") && !users && !here) return lk_fail(e, LK_EUSAGE, "bench %s: expected matrix, users, rounds, ops, compare or synthetic", what);
     if (!(b = lk_calloc(1, sizeof *b))) return lk_fail(e, LK_ENOMEM, "bench: no memory");
     int rc = here ? run_here(b, o, ops, e) : run_grid(b, o, users, e);
     if (!rc) rc = print_table(b, o, e);

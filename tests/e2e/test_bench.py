@@ -96,6 +96,19 @@ def test_ops(tmp_path):
     assert bench("ops", "--only", "no such case").returncode == 2
 
 
+def test_a_synthetic_model_runs(tmp_path):
+    """Random weights in the formats of the published mix: NVFP4 and FP8 MLPs, FP8 mixers, an 8-bit head, a draft layer."""
+    m = str(tmp_path / "m")
+    assert bench("synthetic", "tiny", m).returncode == 0
+    facts = json.loads(subprocess.run([LAOKA, "inspect", m, "--json"], capture_output=True, text=True, timeout=60).stdout)
+    assert {"nvfp4", "fp8", "bf16"} <= {f["name"] for f in facts["formats"]}, facts["formats"]
+    r = bench("rounds", "-m", m, "--sizes", "100", "--rounds", "3", "--accept", "0.5", "--out", str(tmp_path / "r"))
+    assert r.returncode == 0, r.stderr
+    assert [c["kind"] for c in json.loads((tmp_path / "r" / "results.json").read_text())["cells"]] == ["plain", "draft3"]
+    assert bench("synthetic", "tiny").returncode == 2 and bench("synthetic", "9b", m).returncode == 2
+    assert bench("synthetic", "tiny", "/proc/nowhere").returncode == 1
+
+
 class Liar(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     how = "lie"
