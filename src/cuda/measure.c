@@ -17,6 +17,7 @@
 #define REPEAT     7
 #define GRAPH_LEN  500
 #define GEMM       8192
+#define CHAIN_BYTES ((size_t)16 << 20) /* about what a linear of the 27B reads */
 
 struct rig {
     struct cu_dev *d;
@@ -114,6 +115,11 @@ static void issue_d2h(struct rig *r, size_t n)
     cu_bad(r->d, r->d->drv->copy_d2h(r->host, (CUdeviceptr)(uintptr_t)r->x, n, r->d->stream), "copy");
 }
 
+static void issue_d2d(struct rig *r, size_t n)
+{
+    cu_bad(r->d, r->d->drv->copy_d2d((CUdeviceptr)(uintptr_t)r->y, (CUdeviceptr)(uintptr_t)r->x, n, r->d->stream), "copy");
+}
+
 static double graph_node_us(struct rig *r)
 {
     struct lk_dev *dev = &r->d->dev;
@@ -131,6 +137,30 @@ static double graph_node_us(struct rig *r)
         t[i] = (lk_clock() - t0) * 1e6 / GRAPH_LEN;
     }
     return median(t, REPEAT);
+}
+
+/* The read of CHAIN_BYTES as one node of a graph of many, each of other memory, less what the bytes take at the full rate. */
+static double chain_us(struct rig *r, double gbs)
+{
+    struct lk_dev *dev = &r->d->dev;
+    double t[REPEAT];
+    struct lk_err e = {0};
+    unsigned char *x = r->x;
+    for (int i = -2; i < REPEAT; i++) {
+        double t0 = lk_clock();
+        if (!dev->graph_begin(dev, 0x636861696eull)) {
+            for (size_t at = 0; at + CHAIN_BYTES <= r->bytes; at += CHAIN_BYTES) {
+                r->x = x + at;
+                issue_read(r, CHAIN_BYTES);
+            }
+            r->x = x;
+            dev->graph_end(dev);
+        }
+        dev->sync(dev, &e);
+        if (i >= 0) t[i] = (lk_clock() - t0) * 1e6 / (double)(r->bytes / CHAIN_BYTES);
+    }
+    double us = median(t, REPEAT) - CHAIN_BYTES / gbs * 1e-3;
+    return us > 0 ? us : 0;
 }
 
 static void pattern(void *p, size_t n, uint64_t seed)
@@ -159,6 +189,12 @@ static void links_measure(struct rig *r, struct lk_gpu_measure *m)
         m->d2h[i].us = timed(r, issue_d2h, n, times) * 1e3;
         r->d->dev.sync(&r->d->dev, &e);
         m->h2d[i].ok = m->d2h[i].ok = pattern_right(r->host, n, (uint64_t)i + 1);
+        m->d2d[i].us = timed(r, issue_d2d, n, times) * 1e3;
+        memset(r->host, 0, n);
+        cu_bad(r->d, r->d->drv->copy_d2h(r->host, (CUdeviceptr)(uintptr_t)r->y, n, r->d->stream), "copy");
+        r->d->dev.sync(&r->d->dev, &e);
+        m->d2d[i].ok = pattern_right(r->host, n, (uint64_t)i + 1);
+        m->d2d[i].gbs = (double)n / m->d2d[i].us * 1e-3;
         m->h2d[i].gbs = (double)n / m->h2d[i].us * 1e-3;
         m->d2h[i].gbs = (double)n / m->d2h[i].us * 1e-3;
     }
@@ -202,6 +238,7 @@ int lk_cuda_measure(int index, struct lk_gpu_measure *m, struct lk_err *e)
         m->copy_gbs = 2 * (double)r.bytes / timed(&r, issue_copy, r.bytes, 4) * 1e-6;
         m->launch_us = timed(&r, issue_empty, 0, 500) * 1e3;
         m->graph_us = graph_node_us(&r);
+        m->chain_us = chain_us(&r, m->read_gbs);
         if (r.d->blas) m->fp16_tflops = 2.0 * GEMM * GEMM * GEMM / timed(&r, issue_gemm, GEMM, 2) * 1e-9;
         links_measure(&r, m);
         rc = r.d->dev.sync(&r.d->dev, e);

@@ -21,7 +21,8 @@ struct lk_gpu_measure {
     double fp16_tflops; /* cuBLAS 8192^3 (smaller on small cards), f32 accumulation; 0 without cuBLAS */
     double launch_us;   /* empty kernel in a stream */
     double graph_us;    /* empty kernel as a graph node */
-    struct lk_link_measure h2d[LK_LINK_SIZES], d2h[LK_LINK_SIZES];
+    double chain_us;    /* what a kernel of a chain costs beyond its bytes: it begins when the one before it has ended */
+    struct lk_link_measure h2d[LK_LINK_SIZES], d2h[LK_LINK_SIZES], d2d[LK_LINK_SIZES];
     int has_code;       /* this build has an image for the card */
     char image[32];     /* which: "sm_90" */
 };

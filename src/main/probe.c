@@ -18,6 +18,16 @@ static double model_round(const void *f, double ctx, int draft, int n)
     return lk_forecast_round(f, ctx, draft, n);
 }
 
+static double model_kernels(const void *f, int draft)
+{
+    return lk_forecast_kernels(f, draft);
+}
+
+static double model_reduces(const void *f, int draft)
+{
+    return lk_forecast_reduces(f, draft);
+}
+
 /* A model that cannot be read is a line in the report, not the end of it. */
 static void model_read(struct lk_opts *o, struct lk_probe *p, struct lk_forecast *f)
 {
@@ -29,7 +39,7 @@ static void model_read(struct lk_opts *o, struct lk_probe *p, struct lk_forecast
         return;
     }
     lk_forecast_make(f, a, o->engine.kv == LK_OPT_KV_AUTO ? LK_KV_I8 : (enum lk_kv_kind)o->engine.kv);
-    p->model = (struct lk_probe_model){path, model_memory, model_round, f, f->mtp > 0};
+    p->model = (struct lk_probe_model){path, model_memory, model_round, model_kernels, model_reduces, f, f->mtp > 0};
     lk_artifact_close(a);
 }
 

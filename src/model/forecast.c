@@ -34,6 +34,8 @@ void lk_forecast_make(struct lk_forecast *f, const struct lk_artifact *a, enum l
     if (f->mtp > 0) f->mtp += draft_head > 0 ? draft_head : head;
     int full = 0;
     for (int64_t i = 0; i < c->layers && i < LK_MAX_LAYERS; i++) full += c->full[i];
+    f->n_full = full;
+    f->n_gdn = (int)c->layers - full;
     double layer = (double)lk_kv_page_bytes(kv, (int)c->n_kv) / LK_PAGE;
     f->kv_token = layer * full;
     f->kv_token_mtp = f->mtp > 0 ? layer : 0;
@@ -59,4 +61,17 @@ double lk_forecast_round(const struct lk_forecast *f, double ctx, int draft, int
     if (draft <= 0) return f->step / n + kv + 2 * f->gdn / n; /* the state is read and written */
     double mtp = draft * (f->mtp / n + f->kv_token_mtp * ctx * kv_share(f, n));
     return f->step / n + kv + 3 * f->gdn / n + mtp; /* verify reads the state, the fold reads and writes it */
+}
+
+/* A full layer: two norms, four linears, attention in three kernels; a delta net: two norms, five linears, two kernels, and one for the fold; a draft pass: a full layer,
+ * two norms and a linear in front, head and argmax. Counted with the profile: 694 a round of the 27B with three drafts, here 726. */
+double lk_forecast_kernels(const struct lk_forecast *f, int draft)
+{
+    double plain = 9.0 * f->n_full + 9.0 * f->n_gdn + 6;
+    return draft > 0 ? plain + f->n_gdn + 16.0 * draft : plain;
+}
+
+double lk_forecast_reduces(const struct lk_forecast *f, int draft)
+{
+    return 2.0 * (f->n_full + f->n_gdn) + 1 + 3.0 * draft;
 }

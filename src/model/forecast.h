@@ -20,7 +20,7 @@ struct lk_forecast {
     double kv_token;     /* KV of one token over the full-attention layers */
     double kv_token_mtp; /* and in the MTP layer */
     double gdn;          /* recurrent and convolution state of one sequence */
-    int n_kv;
+    int n_kv, n_full, n_gdn;
 };
 void lk_forecast_make(struct lk_forecast *f, const struct lk_artifact *a, enum lk_kv_kind kv);
 
@@ -29,5 +29,10 @@ void lk_forecast_make(struct lk_forecast *f, const struct lk_artifact *a, enum l
 double lk_forecast_memory(const struct lk_forecast *f, double ctx, int n, int extra_slots);
 /* Bytes one round moves on each of n ranks: verify of 1 + draft tokens at ctx, then the draft passes, the fold of the GDN state. */
 double lk_forecast_round(const struct lk_forecast *f, double ctx, int draft, int n);
+
+/* Kernels that a round launches one after the other on a GPU: what each costs besides its bytes is paid so often. */
+double lk_forecast_kernels(const struct lk_forecast *f, int draft);
+/* Sums over all ranks in a round. */
+double lk_forecast_reduces(const struct lk_forecast *f, int draft);
 
 #endif

@@ -11,6 +11,10 @@ const int lk_probe_devs[LK_PROBE_DEVS] = {1, 2, 4};
 enum { DRAFT = 3 };
 #define ACCEPT_CODE 0.77
 #define ACCEPT_ZH   0.46
+/* Our kernels besides their bytes, against plain reads in the same chain: measured with `bench rounds` on an H200, the 27B's shapes. */
+#define KERNEL_FACTOR 2.0
+#define REDUCE_PEER 6.0  /* us, words with payload and step over NVLink or PCIe; as the field measures it */
+#define REDUCE_HOST 16.0 /* us, through pinned host memory */
 #define WORKSPACE   1.2e9 /* activations, logits, de-quantised tiles of a 4,096-row prefill chunk */
 
 static void gpus_measure(struct lk_probe *p)
@@ -40,13 +44,33 @@ void lk_probe_gather(struct lk_probe *p, const char *nvml_lib)
     lk_nccl_read(&p->nccl, NULL);
 }
 
-void lk_probe_cell(const struct lk_probe_model *m, double ctx, int n, double mem, double gbs, struct lk_forecast_cell *c)
+void lk_probe_machine_of(const struct lk_probe *p, struct lk_probe_machine *w)
+{
+    *w = (struct lk_probe_machine){.mem = p->cpu.mem_total, .gbs = lk_cpu_facts_read_gbs(&p->cpu)};
+    if (p->nvml.n < 1) return;
+    const struct lk_gpu_measure *m = &p->measure[0];
+    w->mem = p->nvml.gpu[0].mem_total;
+    w->gbs = m->read_gbs > 0 ? m->read_gbs : p->variant[0].read_gbs;
+    w->kernel_us = m->chain_us * KERNEL_FACTOR;
+    w->reduce_us = p->peer[0][1].proven ? REDUCE_PEER : REDUCE_HOST;
+}
+
+static struct lk_tokens tokens_of(double plain_s, double spec_s, int has_mtp)
+{
+    struct lk_tokens t = {1 / plain_s, 1 / plain_s, 1 / plain_s};
+    if (has_mtp) t.code = (1 + DRAFT * ACCEPT_CODE) / spec_s, t.zh = (1 + DRAFT * ACCEPT_ZH) / spec_s;
+    return t;
+}
+
+void lk_probe_cell(const struct lk_probe_model *m, double ctx, int n, const struct lk_probe_machine *w, struct lk_forecast_cell *c)
 {
     *c = (struct lk_forecast_cell){.bytes = m->memory(m->f, ctx, n) + WORKSPACE};
-    c->fits = c->bytes <= mem;
-    if (!c->fits || gbs <= 0) return;
-    double plain = m->round(m->f, ctx, 0, n), spec = m->round(m->f, ctx, DRAFT, n);
-    c->plain = gbs * 1e9 / plain;
-    c->code = m->has_mtp ? gbs * 1e9 / spec * (1 + DRAFT * ACCEPT_CODE) : c->plain;
-    c->zh = m->has_mtp ? gbs * 1e9 / spec * (1 + DRAFT * ACCEPT_ZH) : c->plain;
+    c->fits = c->bytes <= w->mem;
+    if (!c->fits || w->gbs <= 0) return;
+    double s[2];
+    for (int d = 0; d < 2; d++) s[d] = m->round(m->f, ctx, d * DRAFT, n) / (w->gbs * 1e9);
+    c->most = tokens_of(s[0], s[1], m->has_mtp);
+    if (w->kernel_us <= 0) return;
+    for (int d = 0; d < 2; d++) s[d] += (m->kernels(m->f, d * DRAFT) * w->kernel_us + (n > 1 ? m->reduces(m->f, d * DRAFT) * w->reduce_us : 0)) * 1e-6;
+    c->expected = tokens_of(s[0], s[1], m->has_mtp);
 }

@@ -15,6 +15,8 @@ struct lk_probe_model {
     const char *name;
     double (*memory)(const void *f, double ctx, int n);             /* bytes a rank */
     double (*round)(const void *f, double ctx, int draft, int n);   /* bytes a round a rank */
+    double (*kernels)(const void *f, int draft);                    /* a round, one after the other */
+    double (*reduces)(const void *f, int draft);                    /* sums over ranks a round */
     const void *f;
     int has_mtp;
 };
@@ -43,11 +45,20 @@ int lk_probe_json(const struct lk_probe *p, struct lk_buf *out);
 #define LK_PROBE_DEVS 3
 extern const double lk_probe_ctx[LK_PROBE_CTX];
 extern const int lk_probe_devs[LK_PROBE_DEVS];
+struct lk_tokens {
+    double plain, code, zh; /* a second; 0 when it does not fit */
+};
 struct lk_forecast_cell {
     double bytes; /* a rank */
     int fits;
-    double plain, code, zh; /* tokens a second at 100 % of the bandwidth; 0 when it does not fit */
+    struct lk_tokens most, expected; /* at 100 % of the bandwidth; with what kernels and sums cost besides bytes (a GPU that was measured, else 0) */
 };
-void lk_probe_cell(const struct lk_probe_model *m, double ctx, int n, double mem, double gbs, struct lk_forecast_cell *c);
+/* What a forecast needs of a machine. */
+struct lk_probe_machine {
+    double mem, gbs;               /* bytes and read bandwidth of one device */
+    double kernel_us, reduce_us;   /* a kernel besides its bytes (0: not measured, nothing is expected); a sum over ranks */
+};
+void lk_probe_machine_of(const struct lk_probe *p, struct lk_probe_machine *w);
+void lk_probe_cell(const struct lk_probe_model *m, double ctx, int n, const struct lk_probe_machine *w, struct lk_forecast_cell *c);
 
 #endif

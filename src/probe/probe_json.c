@@ -35,9 +35,9 @@ static json_t *links_json(const struct lk_link_measure *l)
 
 static json_t *measure_json(const struct lk_gpu_measure *m)
 {
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:b, s:s, s:o, s:o}", "read_gbs", m->read_gbs, "copy_gbs", m->copy_gbs, "fp16_tflops",
-                     m->fp16_tflops, "launch_us", m->launch_us, "graph_node_us", m->graph_us, "has_code", m->has_code, "image", m->image,
-                     "host_to_device", links_json(m->h2d), "device_to_host", links_json(m->d2h));
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:b, s:s, s:o, s:o, s:o}", "read_gbs", m->read_gbs, "copy_gbs", m->copy_gbs, "fp16_tflops",
+                     m->fp16_tflops, "launch_us", m->launch_us, "graph_node_us", m->graph_us, "chain_us", m->chain_us, "has_code", m->has_code, "image", m->image,
+                     "host_to_device", links_json(m->h2d), "device_to_host", links_json(m->d2h), "within_the_card", links_json(m->d2d));
 }
 
 static json_t *gpu_json(const struct lk_probe *p, int i)
@@ -87,25 +87,29 @@ static json_t *nccl_json(const struct lk_probe *p)
     return json_pack("{s:i, s:s, s:o, s:o}", "version", f->version, "path", f->path, "archs", archs, "runs", runs);
 }
 
+static json_t *tokens_json(const struct lk_tokens *t)
+{
+    return json_pack("{s:o, s:o, s:o}", "plain", pos_or_null(t->plain), "code", pos_or_null(t->code), "zh", pos_or_null(t->zh));
+}
+
 static json_t *forecast_json(const struct lk_probe *p)
 {
     if (p->no_model[0]) return json_null();
     int gpu = p->nvml.n > 0;
-    double mem = gpu ? p->nvml.gpu[0].mem_total : p->cpu.mem_total;
-    double gbs = gpu ? (p->measure[0].read_gbs > 0 ? p->measure[0].read_gbs : p->variant[0].read_gbs) : lk_cpu_facts_read_gbs(&p->cpu);
+    struct lk_probe_machine w;
+    lk_probe_machine_of(p, &w);
     json_t *rows = json_array();
     for (int c = 0; c < LK_PROBE_CTX; c++)
         for (int d = 0; d < LK_PROBE_DEVS; d++) {
             struct lk_forecast_cell cell;
             if (!gpu && lk_probe_devs[d] > 1) continue;
-            lk_probe_cell(&p->model, lk_probe_ctx[c], lk_probe_devs[d], mem, gbs, &cell);
+            lk_probe_cell(&p->model, lk_probe_ctx[c], lk_probe_devs[d], &w, &cell);
             json_t *o = json_pack("{s:f, s:i, s:f, s:b}", "ctx", lk_probe_ctx[c], "devices", lk_probe_devs[d], "bytes", cell.bytes, "fits", cell.fits);
-            json_object_set_new(o, "tps_plain", pos_or_null(cell.plain));
-            json_object_set_new(o, "tps_code", pos_or_null(cell.code));
-            json_object_set_new(o, "tps_zh", pos_or_null(cell.zh));
+            json_object_set_new(o, "most", tokens_json(&cell.most));
+            json_object_set_new(o, "expected", tokens_json(&cell.expected));
             json_array_append_new(rows, o);
         }
-    return json_pack("{s:s, s:f, s:o}", "model", p->model.name, "gbs", gbs, "rows", rows);
+    return json_pack("{s:s, s:f, s:f, s:o}", "model", p->model.name, "gbs", w.gbs, "kernel_us", w.kernel_us, "rows", rows);
 }
 
 int lk_probe_json(const struct lk_probe *p, struct lk_buf *b)

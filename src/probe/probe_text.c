@@ -76,13 +76,14 @@ static void gpu_put(const struct lk_probe *p, int i, struct lk_buf *b)
         lk_buf_fmt(b, "      not measured: %s\n", p->not_measured[i]);
         return;
     }
-    lk_buf_fmt(b, "      measured: read %.0f GB/s, copy %.0f GB/s, FP16 %.0f TFLOP/s, launch %.1f us, graph node %.2f us, code: %s\n",
-               m->read_gbs, m->copy_gbs, m->fp16_tflops, m->launch_us, m->graph_us, m->has_code ? m->image : "none for this card");
+    lk_buf_fmt(b, "      measured: read %.0f GB/s, copy %.0f GB/s, FP16 %.0f TFLOP/s, launch %.1f us, graph node %.2f us, %.1f us in a chain besides its bytes, code: %s\n",
+               m->read_gbs, m->copy_gbs, m->fp16_tflops, m->launch_us, m->graph_us, m->chain_us, m->has_code ? m->image : "none for this card");
     if (p->variant[i].read_gbs > 0 && m->read_gbs < 0.93 * p->variant[i].read_gbs)
         lk_buf_fmt(b, "      that is %.0f %% of what this card should read: look at clocks, temperature and ECC\n",
                    100 * m->read_gbs / p->variant[i].read_gbs);
     links_put(b, "host to device", m->h2d);
     links_put(b, "device to host", m->d2h);
+    links_put(b, "within the card", m->d2d);
 }
 
 static void peers_put(const struct lk_probe *p, struct lk_buf *b)
@@ -123,18 +124,25 @@ static void forecast_put(const struct lk_probe *p, struct lk_buf *b)
         return;
     }
     int gpu = p->nvml.n > 0;
-    double mem = gpu ? p->nvml.gpu[0].mem_total : p->cpu.mem_total;
-    double gbs = gpu ? (p->measure[0].read_gbs > 0 ? p->measure[0].read_gbs : p->variant[0].read_gbs) : lk_cpu_facts_read_gbs(&p->cpu);
-    lk_buf_fmt(b, "MODEL %s on %s: bytes a device, tokens a second that %.0f GB/s allow at most\n", p->model.name,
-               gpu ? "these GPUs" : "this CPU", gbs);
-    lk_buf_str(b, "      context  devices   GB each  fits   plain  draft 3: code (77 % accepted)  Chinese (46 %)\n");
+    struct lk_probe_machine w;
+    lk_probe_machine_of(p, &w);
+    lk_buf_fmt(b, "MODEL %s on %s: bytes a device, tokens a second ", p->model.name, gpu ? "these GPUs" : "this CPU");
+    if (w.kernel_us > 0)
+        lk_buf_fmt(b, "expected (%.1f us a kernel besides its bytes), and in brackets what %.0f GB/s allow at most\n", w.kernel_us, w.gbs);
+    else
+        lk_buf_fmt(b, "that %.0f GB/s allow at most\n", w.gbs);
+    lk_buf_str(b, "      context  devices   GB each  fits            plain  draft 3: code (77 % accepted)   Chinese (46 %)\n");
     for (int c = 0; c < LK_PROBE_CTX; c++)
         for (int d = 0; d < LK_PROBE_DEVS; d++) {
             struct lk_forecast_cell cell;
             if (!gpu && lk_probe_devs[d] > 1) continue;
-            lk_probe_cell(&p->model, lk_probe_ctx[c], lk_probe_devs[d], mem, gbs, &cell);
+            lk_probe_cell(&p->model, lk_probe_ctx[c], lk_probe_devs[d], &w, &cell);
             lk_buf_fmt(b, "      %6.0fK  %7d  %8.2f  %4s", lk_probe_ctx[c] / 1024, lk_probe_devs[d], cell.bytes * 1e-9, cell.fits ? "yes" : "no");
-            if (cell.plain > 0) lk_buf_fmt(b, "  %6.1f  %28.1f  %14.1f", cell.plain, cell.code, cell.zh);
+            if (cell.expected.plain > 0)
+                lk_buf_fmt(b, "  %6.1f (%6.1f)  %20.1f (%6.1f)  %6.1f (%6.1f)", cell.expected.plain, cell.most.plain, cell.expected.code, cell.most.code,
+                           cell.expected.zh, cell.most.zh);
+            else if (cell.most.plain > 0)
+                lk_buf_fmt(b, "  %15.1f  %29.1f  %15.1f", cell.most.plain, cell.most.code, cell.most.zh);
             lk_buf_chr(b, '\n');
         }
 }

@@ -108,17 +108,35 @@ static double round_of(const void *f, double ctx, int draft, int n)
     return (16e9 + 33e3 * ctx + draft * 1e9) / n;
 }
 
+static double kernels_of(const void *f, int draft)
+{
+    return 600 + 20 * draft;
+}
+
+static double reduces_of(const void *f, int draft)
+{
+    return 128 + draft;
+}
+
 static void forecast_follows_the_bytes(void **state)
 {
-    struct lk_probe_model m = {"m", memory_of, round_of, NULL, 1};
+    struct lk_probe_model m = {"m", memory_of, round_of, kernels_of, reduces_of, NULL, 1};
+    struct lk_probe_machine w = {.mem = 32e9, .gbs = 900};
     struct lk_forecast_cell c;
-    lk_probe_cell(&m, 32768, 1, 32e9, 900, &c);
+    lk_probe_cell(&m, 32768, 1, &w, &c);
     assert_true(c.fits);
-    assert_true(c.plain > 52.6 && c.plain < 52.8); /* 900e9 / (16e9 + 33e3 * 32768) */
-    assert_true(c.code > c.zh && c.zh > c.plain);
-    lk_probe_cell(&m, 262144, 1, 16e9, 900, &c);
+    assert_true(c.most.plain > 52.6 && c.most.plain < 52.8); /* 900e9 / (16e9 + 33e3 * 32768) */
+    assert_true(c.most.code > c.most.zh && c.most.zh > c.most.plain);
+    assert_true(c.expected.plain == 0); /* nothing measured, nothing expected */
+    w.kernel_us = 5, w.reduce_us = 10;
+    lk_probe_cell(&m, 32768, 1, &w, &c); /* 18.979 ms of bytes, 3 ms of kernels */
+    assert_true(c.expected.plain > 45.4 && c.expected.plain < 45.6);
+    lk_probe_cell(&m, 32768, 2, &w, &c); /* half the bytes, the same kernels, 1.28 ms of sums */
+    assert_true(c.expected.plain > 72.5 && c.expected.plain < 72.7);
+    w.mem = 16e9;
+    lk_probe_cell(&m, 262144, 1, &w, &c);
     assert_false(c.fits);
-    assert_true(c.plain == 0);
+    assert_true(c.most.plain == 0 && c.expected.plain == 0);
 }
 
 static void report_is_whole(void **state)
@@ -130,7 +148,7 @@ static void report_is_whole(void **state)
         assert_non_null(p);
         setenv("FAKE_NVML", scenarios[i], 1);
         lk_probe_gather(p, LK_FAKE_NVML);
-        p->model = (struct lk_probe_model){"m", memory_of, round_of, NULL, 1};
+        p->model = (struct lk_probe_model){"m", memory_of, round_of, kernels_of, reduces_of, NULL, 1};
         assert_true(p->cpu.n_points > 0 && p->cpu.points[0].bw.read_gbs > 0);
         assert_int_equal(lk_probe_text(p, &b), 0);
         assert_non_null(strstr(b.data, "CPU "));

@@ -1,0 +1,188 @@
+/* What `laoka probe` is held against: plain copies and reads of memory, sharing no code with it. On the CPU: STREAM's copy and a sum, own threads, each on its own
+ * part. On a GPU: cuMemcpyDtoD, and copy and read kernels in PTX, timed by events. Copies count read plus written.
+ *   bench_copy [--threads N] [--mb 512] [--cuda INDEX]       best and median of 9 */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TIMES 9
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void report(const char *what, double bytes, double *s)
+{
+    qsort(s, TIMES, sizeof *s, by_value);
+    printf("%-28s %9.1f GB/s (best %.1f)\n", what, bytes / s[TIMES / 2] * 1e-9, bytes / s[0] * 1e-9);
+}
+
+/* ---- CPU ---- */
+
+struct part {
+    double *a, *b;
+    size_t n;
+    int read, times;
+    double sum, seconds[TIMES];
+    pthread_barrier_t *bar;
+};
+
+static double sum_of(const double *a, size_t n)
+{
+    double s[8] = {0}; /* independent chains: one alone is bound by the latency of an add */
+    for (size_t i = 0; i + 8 <= n; i += 8)
+        for (int j = 0; j < 8; j++) s[j] += a[i + (size_t)j];
+    return s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
+}
+
+static void *part_run(void *arg)
+{
+    struct part *p = arg;
+    for (size_t i = 0; i < p->n; i++) p->a[i] = (double)i, p->b[i] = 0; /* first touch where it is used */
+    for (int k = -1; k < TIMES; k++) {
+        pthread_barrier_wait(p->bar);
+        double t = now();
+        if (p->read)
+            p->sum += sum_of(p->a, p->n);
+        else
+            memcpy(p->b, p->a, p->n * sizeof *p->a);
+        pthread_barrier_wait(p->bar);
+        if (k >= 0) p->seconds[k] = now() - t;
+    }
+    return NULL;
+}
+
+static int cpu_run(int threads, size_t bytes, int read)
+{
+    struct part *p = calloc((size_t)threads, sizeof *p);
+    pthread_t *id = calloc((size_t)threads, sizeof *id);
+    size_t each = bytes / (size_t)threads / sizeof(double) / 8 * 8;
+    double *a = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096), *b = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    pthread_barrier_t bar;
+    if (!p || !id || !a || !b || pthread_barrier_init(&bar, NULL, (unsigned)threads)) return 1;
+    for (int i = 0; i < threads; i++) p[i] = (struct part){.a = a + each * (size_t)i, .b = b + each * (size_t)i, .n = each, .read = read, .bar = &bar};
+    for (int i = 1; i < threads; i++)
+        if (pthread_create(&id[i], NULL, part_run, &p[i])) exit(1);
+    part_run(&p[0]);
+    for (int i = 1; i < threads; i++) pthread_join(id[i], NULL);
+    char what[64];
+    snprintf(what, sizeof what, "CPU %s, %d thread%s", read ? "read" : "copy", threads, threads > 1 ? "s" : "");
+    report(what, (double)(each * (size_t)threads * sizeof *a) * (read ? 1 : 2), p[0].seconds);
+    free(a), free(b), free(p), free(id);
+    return 0;
+}
+
+/* ---- GPU: the driver by its names, nothing of src/cuda ---- */
+
+static const char ptx[] =
+    ".version 6.0\n.target sm_70\n.address_size 64\n"
+    ".visible .entry copy(.param .u64 to, .param .u64 from, .param .u64 n)\n{\n"
+    " .reg .pred %p; .reg .u32 %c, %t, %s; .reg .u64 %to, %from, %i, %n, %step, %o, %a, %b; .reg .u32 %v0, %v1, %v2, %v3;\n"
+    " ld.param.u64 %to, [to]; ld.param.u64 %from, [from]; ld.param.u64 %n, [n];\n"
+    " mov.u32 %c, %ctaid.x; mov.u32 %t, %tid.x; mov.u32 %s, %ntid.x; mad.lo.u32 %c, %c, %s, %t; cvt.u64.u32 %i, %c;\n"
+    " mov.u32 %t, %nctaid.x; mul.lo.u32 %s, %s, %t; cvt.u64.u32 %step, %s;\n"
+    "L: setp.ge.u64 %p, %i, %n; @%p bra E;\n"
+    " shl.b64 %o, %i, 4; add.u64 %a, %from, %o; add.u64 %b, %to, %o;\n"
+    " ld.global.v4.u32 {%v0, %v1, %v2, %v3}, [%a]; st.global.v4.u32 [%b], {%v0, %v1, %v2, %v3};\n"
+    " add.u64 %i, %i, %step; bra L;\nE: ret;\n}\n"
+    ".visible .entry read(.param .u64 to, .param .u64 from, .param .u64 n)\n{\n"
+    " .reg .pred %p; .reg .u32 %c, %t, %s, %x; .reg .u64 %to, %from, %i, %n, %step, %o, %a; .reg .u32 %v0, %v1, %v2, %v3, %w0, %w1, %w2, %w3;\n"
+    " ld.param.u64 %to, [to]; ld.param.u64 %from, [from]; ld.param.u64 %n, [n]; mov.u32 %x, 0;\n"
+    " mov.u32 %c, %ctaid.x; mov.u32 %t, %tid.x; mov.u32 %s, %ntid.x; mad.lo.u32 %c, %c, %s, %t; cvt.u64.u32 %i, %c;\n"
+    " mov.u32 %t, %nctaid.x; mul.lo.u32 %s, %s, %t; cvt.u64.u32 %step, %s; shl.b64 %o, %step, 4;\n"
+    "L: setp.ge.u64 %p, %i, %n; @%p bra E;\n"
+    " shl.b64 %a, %i, 4; add.u64 %a, %from, %a;\n"
+    " ld.global.v4.u32 {%v0, %v1, %v2, %v3}, [%a]; add.u64 %a, %a, %o; ld.global.v4.u32 {%w0, %w1, %w2, %w3}, [%a];\n"
+    " xor.b32 %x, %x, %v0; xor.b32 %x, %x, %v1; xor.b32 %x, %x, %v2; xor.b32 %x, %x, %v3;\n"
+    " xor.b32 %x, %x, %w0; xor.b32 %x, %x, %w1; xor.b32 %x, %x, %w2; xor.b32 %x, %x, %w3;\n"
+    " add.u64 %i, %i, %step; add.u64 %i, %i, %step; bra L;\n"
+    "E: setp.ne.u32 %p, %x, 305419896; @%p bra R; st.global.u32 [%to], %x;\nR: ret;\n}\n";
+
+typedef uint64_t devptr;
+static struct {
+    int (*init)(unsigned), (*dev)(int *, int), (*retain)(void **, int), (*set)(void *), (*alloc)(devptr *, size_t), (*fill)(devptr, unsigned, size_t);
+    int (*copy)(devptr, devptr, size_t, void *), (*load)(void **, const void *), (*function)(void **, void *, const char *);
+    int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+    int (*event)(void **, unsigned), (*record)(void *, void *), (*wait)(void *), (*ms)(float *, void *, void *);
+} cu;
+
+static int driver_open(void)
+{
+    static const char *const names[] = {"cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemAlloc_v2", "cuMemsetD32_v2", "cuMemcpyDtoDAsync_v2",
+                                        "cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "cuEventCreate", "cuEventRecord", "cuEventSynchronize", "cuEventElapsedTime"};
+    void *lib = dlopen("libcuda.so.1", RTLD_NOW), **slot = (void **)&cu;
+    for (size_t i = 0; lib && i < sizeof names / sizeof *names; i++)
+        if (!(slot[i] = dlsym(lib, names[i]))) return -1;
+    return lib ? 0 : -1;
+}
+
+static void must(int rc, const char *what)
+{
+    if (!rc) return;
+    fprintf(stderr, "bench_copy: %s failed with %d\n", what, rc);
+    exit(1);
+}
+
+static void gpu_time(const char *what, void *fn, devptr to, devptr from, size_t bytes, int factor)
+{
+    void *a, *b;
+    uint64_t n = bytes / 16;
+    double s[TIMES];
+    must(cu.event(&a, 0) || cu.event(&b, 0), "event");
+    for (int k = -1; k < TIMES; k++) {
+        void *args[] = {&to, &from, &n};
+        float ms;
+        must(cu.record(a, NULL), "record");
+        must(fn ? cu.launch(fn, 132 * 16, 1, 1, 512, 1, 1, 0, NULL, args, NULL) : cu.copy(to, from, bytes, NULL), what);
+        must(cu.record(b, NULL) || cu.wait(b) || cu.ms(&ms, a, b), "wait");
+        if (k >= 0) s[k] = ms * 1e-3;
+    }
+    report(what, (double)bytes * factor, s);
+}
+
+static int gpu_run(int index, size_t bytes)
+{
+    int dev;
+    void *ctx, *mod, *copy, *read;
+    devptr x, y;
+    if (driver_open()) {
+        fprintf(stderr, "bench_copy: no CUDA driver here\n");
+        return 1;
+    }
+    must(cu.init(0) || cu.dev(&dev, index) || cu.retain(&ctx, dev) || cu.set(ctx), "context");
+    must(cu.alloc(&x, bytes) || cu.alloc(&y, bytes) || cu.fill(x, 0x9e3779b9u, bytes / 4), "memory");
+    must(cu.load(&mod, ptx), "PTX");
+    must(cu.function(&copy, mod, "copy") || cu.function(&read, mod, "read"), "function");
+    gpu_time("GPU cuMemcpyDtoD", NULL, y, x, bytes, 2);
+    gpu_time("GPU copy kernel", copy, y, x, bytes, 2);
+    gpu_time("GPU read kernel", read, y, x, bytes, 1);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    int threads = (int)sysconf(_SC_NPROCESSORS_ONLN), cuda = -1;
+    size_t mb = 0;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (!strcmp(argv[i], "--threads")) threads = atoi(argv[i + 1]);
+        if (!strcmp(argv[i], "--mb")) mb = (size_t)atoi(argv[i + 1]);
+        if (!strcmp(argv[i], "--cuda")) cuda = atoi(argv[i + 1]);
+    }
+    if (threads < 1) threads = 1;
+    if (cuda >= 0) return gpu_run(cuda, (mb ? mb : 1024) << 20);
+    return cpu_run(threads, (mb ? mb : 256) << 20, 1) || cpu_run(threads, (mb ? mb : 256) << 20, 0);
+}
