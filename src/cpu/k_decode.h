@@ -1,24 +1,49 @@
-/* Decoding weights: 64 columns of a row become f32 vectors, with exactly the values of
- * lk_weight_row. Compiled once an instruction set.
+/* Decoding weights: a cursor walks a row in blocks of 64 columns; a format's dec gives codes as f32
+ * vectors and the scales that belong to them. Compiled once an instruction set.
  *
- * The columns of a block of 64 come in an order that suits the unpacking (4-bit codes above all);
- * `perm` of a format says which column stands at each place, and x is laid out in the same order
- * once a call. A row's last columns, where k is no multiple of 64, go through the oracle. E4m3 NaN
- * codes read as +-480: no file holds them. */
+ * A weight is v[i] * s[class of i] (+ m[class], where the format has minimums), times 2^xexp of its
+ * format: that power of two is multiplied into x instead, once a call. Values agree with
+ * lk_weight_row to one rounding. A row's last columns, where k is no multiple of 64, go through the
+ * oracle. E4m3 NaN codes are remembered (`nan`), and the row answers NaN, as the oracle does. */
 #ifndef LK_CPU_K_DECODE_H
 #define LK_CPU_K_DECODE_H
 
-#include "cpu/cpu.h"
-#include "cpu/simd.h"
+#include "cpu/k_codes.h"
 
-#define KB 64        /* columns a block */
-#define NV (KB / VW) /* vectors a block */
+#include <limits.h>
 
-/* Column (0..63) at place i of the block, by class. NATURAL: i. */
-enum perm { PERM_NATURAL, PERM_PAIRS, PERM_SPLIT32, PERM_SPLIT64, PERM_COUNT };
+struct cur {
+    const struct cpu_part *p;
+    const uint8_t *d, *s; /* next codes; next scales, or the super-block's start */
+    int64_t row, b, at;   /* b: next block; at: scale in use */
+    int per, left;        /* blocks a scale; blocks until the next */
+    vf sv;                /* scale in use */
+#if defined(__AVX512F__)
+    __mmask64 nan;
+#elif defined(__AVX2__)
+    __m256i top_u, top_s; /* largest code so far, read as unsigned and as signed */
+#else
+    int nan;
+#endif
+    float sc[16], mn[8]; /* a super-block's scales and negated minimums */
+};
 
-typedef void (*dec_fn)(const struct cpu_part *p, int64_t row, int64_t b, vf *v);
-static uint8_t perm_place(enum perm c, int i);
+struct codes {
+    vf v[NV], s[4], m[2];
+};
+
+typedef void (*dec_fn)(struct cur *c, struct codes *o);
+typedef void (*open_fn)(struct cur *c, int64_t b0);
+
+/* How vectors share scales: the first or second half of a block; every other run; one each. */
+enum cls { CLS_HALVES, CLS_ALT, CLS_EACH };
+
+CPU_INLINE int cls_of(enum cls c, int i)
+{
+    if (c == CLS_HALVES) return i / (NV / 2);
+    if (c == CLS_EACH) return i;
+    return VW == 16 ? i % 2 : i / 2 % 2;
+}
 
 CPU_INLINE float dec_scale(const struct lk_weight *w, int64_t i)
 {
@@ -37,334 +62,331 @@ CPU_INLINE float dec_f16(const void *p)
 #endif
 }
 
-/* The oracle's decode: formats without a kernel, and tails. */
-CPU_INLINE void dec_oracle(const struct cpu_part *p, int64_t row, int64_t b, const uint8_t *perm,
-                           vf *v)
+/* The oracle's decode of block b, in the order of a format: tails. */
+static void dec_oracle(const struct cpu_part *p, int64_t row, int64_t b, enum perm perm, vf *v)
 {
     float nat[KB] = {0}, w[KB];
     int64_t left = p->w.k - b * KB;
     lk_weight_row(&p->w, row, b * KB, left < KB ? left : KB, nat);
-    for (int i = 0; i < KB; i++) w[i] = nat[perm[i]];
+    for (int i = 0; i < KB; i++) w[i] = nat[perm_place(perm, i)];
     for (int i = 0; i < NV; i++) v[i] = vf_load(w + i * VW);
 }
 
-CPU_INLINE void dec_any(const struct cpu_part *p, int64_t row, int64_t b, vf *v)
+/* ---- any format: the oracle ---- */
+
+CPU_INLINE void open_any(struct cur *c, int64_t b0) {}
+
+CPU_INLINE void dec_any(struct cur *c, struct codes *o)
 {
-    float w[KB];
-    lk_weight_row(&p->w, row, b * KB, KB, w);
-    for (int i = 0; i < NV; i++) v[i] = vf_load(w + i * VW);
+    dec_oracle(c->p, c->row, c->b, PERM_NATURAL, o->v);
 }
 
-CPU_INLINE void dec_f32(const struct cpu_part *p, int64_t row, int64_t b, vf *v)
+/* ---- plain numbers ---- */
+
+CPU_INLINE void open_bytes(struct cur *c, int64_t b0, int bytes)
 {
-    const char *d = (const char *)p->w.data + (row * p->w.k + b * KB) * 4;
-    for (int i = 0; i < NV; i++) memcpy(v + i, d + 4 * i * VW, sizeof *v);
+    c->d = (const uint8_t *)c->p->w.data + (c->row * c->p->w.k + b0 * KB) * bytes;
 }
 
-CPU_INLINE void dec_f16s(const struct cpu_part *p, int64_t row, int64_t b, vf *v)
+CPU_INLINE void open_f32(struct cur *c, int64_t b0)
 {
-    const char *d = (const char *)p->w.data + (row * p->w.k + b * KB) * 2;
-    for (int i = 0; i < NV; i++) v[i] = vf_f16(d + 2 * i * VW);
+    open_bytes(c, b0, 4);
+}
+CPU_INLINE void open_f16s(struct cur *c, int64_t b0)
+{
+    open_bytes(c, b0, 2);
+}
+CPU_INLINE void open_bf16(struct cur *c, int64_t b0)
+{
+    open_bytes(c, b0, 2);
 }
 
-CPU_INLINE void dec_bf16(const struct cpu_part *p, int64_t row, int64_t b, vf *v)
+CPU_INLINE void dec_f32(struct cur *c, struct codes *o)
 {
-    const char *d = (const char *)p->w.data + (row * p->w.k + b * KB) * 2;
-    for (int i = 0; i < NV; i++) v[i] = vf_bf16(d + 2 * i * VW);
+    for (int i = 0; i < NV; i++) memcpy(o->v + i, c->d + 4 * i * VW, sizeof *o->v);
+    c->d += 4 * KB;
 }
 
-/* block_k is whole blocks of 64, or the whole row (dec_pick) */
-CPU_INLINE void dec_fp8(const struct cpu_part *p, int64_t row, int64_t b, vf *v)
+CPU_INLINE void dec_f16s(struct cur *c, struct codes *o)
 {
-    const char *d = (const char *)p->w.data + row * p->w.k + b * KB;
-    int64_t per_row = (p->w.k + p->w.block_k - 1) / p->w.block_k;
-    float s = dec_scale(&p->w, row / p->w.block_n * per_row + b * KB / p->w.block_k);
-    vf s256 = vf_set(s * 256); /* exact: a power of two */
-    for (int i = 0; i < NV; i++) v[i] = vf_mul(vf_e4m3_256(d + i * VW), s256);
+    for (int i = 0; i < NV; i++) o->v[i] = vf_f16(c->d + 2 * i * VW);
+    c->d += 2 * KB;
 }
 
-/* Scale i of the two half blocks: one number when a group covers 64 columns, else groups of 32. */
-CPU_INLINE void dec_scale_halves(const struct lk_weight *w, int64_t row, int64_t b, float s[2])
+CPU_INLINE void dec_bf16(struct cur *c, struct codes *o)
 {
-    int64_t per_row = (w->k + w->group - 1) / w->group, at = row * per_row + b * KB / w->group;
-    s[0] = dec_scale(w, at);
-    s[1] = w->group == 32 ? dec_scale(w, at + 1) : s[0];
+    for (int i = 0; i < NV; i++) o->v[i] = vf_bf16(c->d + 2 * i * VW);
+    c->d += 2 * KB;
 }
 
-CPU_INLINE void dec_i8(const struct cpu_part *p, int64_t row, int64_t b, vf *v)
+/* ---- one scale for whole blocks of 64 columns, or for half a block ---- */
+
+/* row0: index of the row's first scale; cols: columns a scale */
+CPU_INLINE void group_open(struct cur *c, int64_t row0, int64_t cols, int64_t b0, float mul)
 {
-    const char *d = (const char *)p->w.data + row * p->w.k + b * KB;
-    float s[2];
-    dec_scale_halves(&p->w, row, b, s);
-    for (int i = 0; i < NV; i++) v[i] = vf_mul(vf_i8(d + i * VW), vf_set(s[i * VW / 32]));
+    int64_t per = cols >= c->p->w.k ? INT_MAX : cols / KB; /* 0: groups of 32 */
+    c->per = (int)per;
+    c->at = per ? row0 + b0 / per : row0 + 2 * b0;
+    c->left = per ? (int)(per - b0 % per) : 0;
+    if (per) c->sv = vf_set(dec_scale(&c->p->w, c->at) * mul);
+}
+
+/* The scale of the next whole block. */
+CPU_INLINE vf group_next(struct cur *c, float mul)
+{
+    if (__builtin_expect(!c->left--, 0)) {
+        c->sv = vf_set(dec_scale(&c->p->w, ++c->at) * mul);
+        c->left = c->per - 1;
+    }
+    return c->sv;
+}
+
+CPU_INLINE void int_open(struct cur *c, int64_t b0)
+{
+    const struct lk_weight *w = &c->p->w;
+    group_open(c, c->row * ((w->k + w->group - 1) / w->group), w->group, b0, 1);
+}
+
+CPU_INLINE void int_halves(struct cur *c, vf *s)
+{
+    if (c->per) {
+        s[0] = s[1] = group_next(c, 1);
+        return;
+    }
+    s[0] = vf_set(dec_scale(&c->p->w, c->at));
+    s[1] = vf_set(dec_scale(&c->p->w, c->at + 1));
+    c->at += 2;
+}
+
+CPU_INLINE void open_i8(struct cur *c, int64_t b0)
+{
+    open_bytes(c, b0, 1);
+    int_open(c, b0);
+}
+CPU_INLINE void open_ct8(struct cur *c, int64_t b0)
+{
+    open_i8(c, b0);
+}
+
+CPU_INLINE void dec_i8(struct cur *c, struct codes *o)
+{
+    int_halves(c, o->s);
+    for (int i = 0; i < NV; i++) o->v[i] = vf_i8(c->d + i * VW);
+    c->d += KB;
 }
 
 /* compressed-tensors 8 bit: code + 128; rows of whole words, no zero points (pick_int) */
-CPU_INLINE void dec_ct8(const struct cpu_part *p, int64_t row, int64_t b, vf *v)
+CPU_INLINE void dec_ct8(struct cur *c, struct codes *o)
 {
-    const char *d = (const char *)p->w.data + row * p->w.k + b * KB;
-    float s[2];
-    dec_scale_halves(&p->w, row, b, s);
-    for (int i = 0; i < NV; i++)
-        v[i] = vf_mul(vf_sub(vf_u8(d + i * VW), vf_set(128)), vf_set(s[i * VW / 32]));
+    int_halves(c, o->s);
+    for (int i = 0; i < NV; i++) o->v[i] = vf_sub(vf_u8(c->d + i * VW), vf_set(128));
+    c->d += KB;
 }
 
-CPU_INLINE void dec_q8_0(const struct cpu_part *p, int64_t row, int64_t b, vf *v)
+/* ---- FP8: block_k is whole blocks of 64, or the whole row (lin_pick) ---- */
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+
+/* Sign, exponent and mantissa of e4m3 in their places of an f32 are value * 2^-120, denormals
+ * included (processors with AVX2 multiply those at full speed, or nearly); 2^64 of it goes to x, 2^56
+ * to the scale, so that neither leaves the range of f32. */
+#define FP8_XEXP 64
+#define FP8_MUL 0x1p56f
+CPU_INLINE void fp8_codes(struct cur *c, vf *v)
 {
-    const char *d = (const char *)p->w.data + (row * (p->w.k / 32) + b * 2) * 34;
-    vf s[2] = {vf_set(dec_f16(d)), vf_set(dec_f16(d + 34))};
-    for (int i = 0; i < NV; i++) {
-        int h = i * VW / 32;
-        v[i] = vf_mul(vf_i8(d + h * 34 + 2 + i * VW % 32), s[h]);
+    const char z = -1;
+    __m256i keep = _mm256_set1_epi32((int)0x87f00000);
+    for (int i = 0; i < 4; i++) {
+        __m256i x = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)(c->d + 16 * i)));
+        __m256i a = _mm256_shuffle_epi8(x, _mm256_setr_epi8(z, z, z, 0, z, z, z, 1, z, z, z, 2, z, z,
+                                                            z, 3, z, z, z, 4, z, z, z, 5, z, z, z, 6,
+                                                            z, z, z, 7));
+        __m256i b = _mm256_shuffle_epi8(x, _mm256_setr_epi8(z, z, z, 8, z, z, z, 9, z, z, z, 10, z,
+                                                            z, z, 11, z, z, z, 12, z, z, z, 13, z, z,
+                                                            z, 14, z, z, z, 15));
+        v[2 * i] = _mm256_castsi256_ps(_mm256_and_si256(_mm256_srai_epi32(a, 4), keep));
+        v[2 * i + 1] = _mm256_castsi256_ps(_mm256_and_si256(_mm256_srai_epi32(b, 4), keep));
+    }
+    for (int i = 0; i < 2; i++) {
+        __m256i x = codes_32(c->d + 32 * i);
+        c->top_u = _mm256_max_epu8(c->top_u, x);
+        c->top_s = _mm256_max_epi8(c->top_s, x);
     }
 }
 
-/* 6-bit scale and minimum of sub-block j of a Q4_K or Q5_K super-block */
-CPU_INLINE void dec_k4_scale(const uint8_t *q, int j, float *sc, float *m)
+CPU_INLINE void fp8_clear(struct cur *c)
 {
-    int s = j < 4 ? q[j] & 63 : (q[j + 4] & 15) | (q[j - 4] >> 6) << 4;
-    int n = j < 4 ? q[j + 4] & 63 : (q[j + 4] >> 4) | (q[j] >> 6) << 4;
-    *sc = (float)s;
-    *m = (float)n;
+    c->top_u = c->top_s = _mm256_setzero_si256();
 }
 
-/* Q5_K: low nibbles are sub-block 2j, high ones 2j+1; the fifth bit of sub-block s is bit s of qh.
- */
-CPU_INLINE void dec_q5_k(const struct cpu_part *p, int64_t row, int64_t b, vf *v)
+CPU_INLINE int fp8_nan(const struct cur *c) /* 0xff or 0x7f was there */
 {
-    const uint8_t *s = (const uint8_t *)p->w.data + (row * (p->w.k / 256) + b / 4) * 176;
-    const uint8_t *qh = s + 16, *qs = s + 48 + b % 4 * 32;
-    int j = (int)(b % 4) * 2;
-    uint8_t c[KB];
-    for (int i = 0; i < 32; i++) {
-        c[i] = (uint8_t)((qs[i] & 15) | (qh[i] >> j & 1) << 4);
-        c[i + 32] = (uint8_t)(qs[i] >> 4 | (qh[i] >> (j + 1) & 1) << 4);
-    }
-    float d = dec_f16(s), dmin = dec_f16(s + 2);
-    for (int h = 0; h < 2; h++) {
-        float sc, m;
-        dec_k4_scale(s + 4, j + h, &sc, &m);
-        vf ds = vf_set(d * sc), dm = vf_set(dmin * m);
-        for (int i = h * NV / 2; i < (h + 1) * NV / 2; i++)
-            v[i] = vf_sub(vf_mul(ds, vf_u8(c + i * VW)), dm);
-    }
-}
-
-/* Q6_K: a half super-block is 128 columns; block b%2 of it takes the low (0) or high (1) nibbles of
- * 64 bytes. */
-CPU_INLINE void dec_q6_k(const struct cpu_part *p, int64_t row, int64_t b, vf *v)
-{
-    const uint8_t *s = (const uint8_t *)p->w.data + (row * (p->w.k / 256) + b / 4) * 210;
-    int half = (int)(b % 4) / 2, high = (int)(b % 2);
-    const uint8_t *ql = s + half * 64, *qh = s + 128 + half * 32;
-    const int8_t *sc = (const int8_t *)s + 192 + half * 8 + high * 4;
-    int8_t c[KB];
-    for (int i = 0; i < 32; i++) {
-        c[i] = (int8_t)(((ql[i] >> 4 * high & 15) | (qh[i] >> 4 * high & 3) << 4) - 32);
-        c[i + 32] =
-            (int8_t)(((ql[i + 32] >> 4 * high & 15) | (qh[i] >> (4 * high + 2) & 3) << 4) - 32);
-    }
-    float d = dec_f16(s + 208);
-    for (int i = 0; i < NV; i++) v[i] = vf_mul(vf_set(d * sc[i * VW / 16]), vf_i8(c + i * VW));
-}
-
-/* ---- 4-bit codes by table ---- */
-
-#if defined(__AVX2__)
-
-enum lut { LUT_E2M1, LUT_Q4, LUT_U4, LUT_IQ4, LUT_MX4, LUT_COUNT };
-
-#endif
-
-#if defined(__AVX512F__)
-
-static const float lut_f32[LUT_COUNT][16] = {
-    [LUT_E2M1] = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6},
-    [LUT_Q4] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7},
-    [LUT_U4] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
-    [LUT_IQ4] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113},
-    [LUT_MX4] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12},
-};
-
-/* v[0], v[1]: low and high nibbles of the first 16 bytes; v[2], v[3] of the next. The permute reads
- * 4 bits of a lane. */
-CPU_INLINE void nib64(const void *a, const void *b, enum lut t, vf *v)
-{
-    vf lut = vf_load(lut_f32[t]);
-    __m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128(a)),
-            y = _mm512_cvtepu8_epi32(_mm_loadu_si128(b));
-    v[0] = _mm512_permutexvar_ps(x, lut);
-    v[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(x, 4), lut);
-    v[2] = _mm512_permutexvar_ps(y, lut);
-    v[3] = _mm512_permutexvar_ps(_mm512_srli_epi32(y, 4), lut);
-}
-
-/* Scales of the quarters of a block (16 columns each) where columns are pairs: v[0], v[1] hold
- * columns 0..31. */
-CPU_INLINE void nib_scale_pairs(const float *s0, const float *s1, const float *s2, const float *s3,
-                                vf *s)
-{
-    s[0] = s[1] = _mm512_insertf32x8(_mm512_set1_ps(*s0), _mm256_set1_ps(*s1), 1);
-    s[2] = s[3] = _mm512_insertf32x8(_mm512_set1_ps(*s2), _mm256_set1_ps(*s3), 1);
-}
-
-static uint8_t perm_place(enum perm c, int i)
-{
-    int vec = i / 16, lane = i % 16, byte = vec / 2 * 16 + lane, high = vec % 2;
-    if (c == PERM_PAIRS) return (uint8_t)(2 * byte + high);
-    if (c == PERM_SPLIT64) return (uint8_t)(byte + 32 * high);
-    return (uint8_t)i; /* SPLIT32: low nibbles of 16 bytes, then the high ones: natural */
-}
-
-/* Scale of vector i when low nibbles take lo and high ones hi (SPLIT64), or first and second 32
- * columns (SPLIT32) */
-CPU_INLINE vf nib_by_nibble(int i, float lo, float hi)
-{
-    return vf_set(i % 2 ? hi : lo);
-}
-CPU_INLINE vf nib_by_half(int i, float first, float second)
-{
-    return vf_set(i / 2 ? second : first);
-}
-CPU_INLINE vf nib_pairs_by_half(int i, float first, float second)
-{
-    return vf_set(i / 2 ? second : first);
-}
-
-#elif defined(__AVX2__)
-
-/* Every table value is exact in bf16: one shuffle gives its low byte, one its high byte. */
-static const uint8_t lut_bytes[LUT_COUNT][2][16] = {
-    [LUT_E2M1] = {{0, 0, 0x80, 0xc0, 0, 0x40, 0x80, 0xc0, 0, 0, 0x80, 0xc0, 0, 0x40, 0x80, 0xc0},
-                  {0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0,
-                   0xc0, 0xc0}},
-    [LUT_Q4] = {{0, 0xe0, 0xc0, 0xa0, 0x80, 0x40, 0, 0x80, 0, 0x80, 0, 0x40, 0x80, 0xa0, 0xc0,
-                 0xe0},
-                {0xc1, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xbf, 0, 0x3f, 0x40, 0x40, 0x40, 0x40,
-                 0x40, 0x40}},
-    [LUT_U4] = {{0, 0x80, 0, 0x40, 0x80, 0xa0, 0xc0, 0xe0, 0, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60,
-                 0x70},
-                {0, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41,
-                 0x41, 0x41}},
-    [LUT_IQ4] = {{0xfe, 0xd0, 0xa6, 0x82, 0x44, 0x0c, 0xb0, 0x20, 0x80, 0x50, 0xc8, 0x18, 0x54,
-                  0x8a, 0xb2, 0xe2},
-                 {0xc2, 0xc2, 0xc2, 0xc2, 0xc2, 0xc2, 0xc1, 0xc1, 0x3f, 0x41, 0x41, 0x42, 0x42,
-                  0x42, 0x42, 0x42}},
-    [LUT_MX4] = {{0, 0x80, 0, 0x40, 0x80, 0xc0, 0, 0x40, 0, 0x80, 0, 0x40, 0x80, 0xc0, 0, 0x40},
-                 {0, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x41, 0x41, 0, 0xbf, 0xc0, 0xc0, 0xc0, 0xc0,
-                  0xc1, 0xc1}},
-};
-
-CPU_INLINE void nib32(__m256i code, enum lut t, vf *v)
-{
-    __m256i tl = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)lut_bytes[t][0]));
-    __m256i th = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)lut_bytes[t][1]));
-    __m256i l = _mm256_shuffle_epi8(tl, code), h = _mm256_shuffle_epi8(th, code);
-    __m256i a = _mm256_unpacklo_epi8(l, h), b = _mm256_unpackhi_epi8(l, h),
-            top = _mm256_set1_epi32((int)0xffff0000);
-    v[0] = _mm256_castsi256_ps(_mm256_slli_epi32(a, 16));
-    v[1] = _mm256_castsi256_ps(_mm256_and_si256(a, top));
-    v[2] = _mm256_castsi256_ps(_mm256_slli_epi32(b, 16));
-    v[3] = _mm256_castsi256_ps(_mm256_and_si256(b, top));
-}
-
-/* v[0..3]: low nibbles of 16 bytes at a (lanes 0..3) and 16 at b (lanes 4..7), v[4..7]: the high
- * ones. */
-CPU_INLINE void nib64(const void *a, const void *b, enum lut t, vf *v)
-{
-    __m256i x =
-        _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(a)), _mm_loadu_si128(b), 1);
-    __m256i low = _mm256_set1_epi8(15);
-    nib32(_mm256_and_si256(x, low), t, v);
-    nib32(_mm256_and_si256(_mm256_srli_epi16(x, 4), low), t, v + 4);
-}
-
-/* s0..s3 point at four equal floats each */
-CPU_INLINE void nib_scale_pairs(const float *s0, const float *s1, const float *s2, const float *s3,
-                                vf *s)
-{
-    vf even = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(s0)), _mm_loadu_ps(s2), 1);
-    vf odd = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(s1)), _mm_loadu_ps(s3), 1);
-    s[0] = s[1] = s[4] = s[5] = even;
-    s[2] = s[3] = s[6] = s[7] = odd;
-}
-
-static uint8_t perm_place(enum perm c, int i)
-{
-    int vec = i / 8, lane = i % 8, high = vec / 4;
-    int byte = lane / 4 * 16 + vec % 4 / 2 * 8 + lane % 4 * 2 + vec % 2;
-    if (c == PERM_PAIRS) return (uint8_t)(2 * byte + high);
-    if (c == PERM_SPLIT64) return (uint8_t)(byte + 32 * high);
-    if (c == PERM_SPLIT32) return (uint8_t)(byte / 16 * 32 + byte % 16 + 16 * high);
-    return (uint8_t)i;
-}
-
-CPU_INLINE vf nib_by_nibble(int i, float lo, float hi)
-{
-    return vf_set(i / 4 ? hi : lo);
-}
-CPU_INLINE vf nib_lanes(float first, float second)
-{
-    return _mm256_insertf128_ps(_mm256_set1_ps(first), _mm_set1_ps(second), 1);
-}
-CPU_INLINE vf nib_by_half(int i, float first, float second)
-{
-    return nib_lanes(first, second);
-}
-CPU_INLINE vf nib_pairs_by_half(int i, float first, float second)
-{
-    return nib_lanes(first, second);
+    __m256i u = _mm256_cmpeq_epi8(c->top_u, _mm256_set1_epi8(-1));
+    __m256i s = _mm256_cmpeq_epi8(c->top_s, _mm256_set1_epi8(127));
+    return _mm256_movemask_epi8(_mm256_or_si256(u, s)) != 0;
 }
 
 #else
 
-static uint8_t perm_place(enum perm c, int i)
+#define FP8_XEXP 8
+#define FP8_MUL 1.0f
+CPU_INLINE void fp8_codes(struct cur *c, vf *v)
 {
-    return (uint8_t)i;
+    for (int i = 0; i < NV; i++) v[i] = vf_e4m3_256(c->d + i * VW);
+#if defined(__AVX512F__)
+    __m512i m = _mm512_set1_epi8(127), x = _mm512_loadu_si512(c->d);
+    c->nan |= _mm512_cmpeq_epi8_mask(_mm512_and_si512(x, m), m);
+#else
+    for (int i = 0; i < KB; i++) c->nan |= (c->d[i] & 127) == 127;
+#endif
+}
+
+CPU_INLINE void fp8_clear(struct cur *c)
+{
+    c->nan = 0;
+}
+
+CPU_INLINE int fp8_nan(const struct cur *c)
+{
+    return c->nan != 0;
 }
 
 #endif
 
+CPU_INLINE void open_fp8(struct cur *c, int64_t b0)
+{
+    const struct lk_weight *w = &c->p->w;
+    open_bytes(c, b0, 1);
+    fp8_clear(c);
+    group_open(c, c->row / w->block_n * ((w->k + w->block_k - 1) / w->block_k), w->block_k, b0,
+               FP8_MUL);
+}
+
+CPU_INLINE void dec_fp8(struct cur *c, struct codes *o)
+{
+    o->s[0] = group_next(c, FP8_MUL);
+    fp8_codes(c, o->v);
+    c->d += KB;
+}
+
+/* ---- GGUF ---- */
+
+/* n: columns a block, of `bytes` bytes */
+CPU_INLINE void gg_open(struct cur *c, int64_t b0, int n, int bytes)
+{
+    c->s = (const uint8_t *)c->p->w.data + (c->row * (c->p->w.k / n) + b0 * KB / n) * bytes;
+    c->left = (int)(b0 % 4); /* block of the super-block, where there is one */
+}
+
+CPU_INLINE void open_q8_0(struct cur *c, int64_t b0)
+{
+    gg_open(c, b0, 32, 34);
+    c->d = c->s;
+}
+
+CPU_INLINE void dec_q8_0(struct cur *c, struct codes *o)
+{
+    for (int h = 0; h < 2; h++) {
+        o->s[h] = vf_set(dec_f16(c->d + 34 * h));
+        for (int i = 0; i < NV / 2; i++)
+            o->v[h * NV / 2 + i] = vf_i8(c->d + 34 * h + 2 + i * VW);
+    }
+    c->d += 68;
+}
+
 #if defined(__AVX2__)
 
+/* ---- 4-bit codes ---- */
+
+#if defined(__AVX512F__)
+enum { RUN_NS = 2 }; /* scales of SPLIT32, and of PAIRS in groups of 32 */
+CPU_INLINE void scales_run(float a, float b, vf *s)
+{
+    s[0] = vf_set(a);
+    s[1] = vf_set(b);
+}
+#else
+enum { RUN_NS = 1 };
+CPU_INLINE void scales_run(float a, float b, vf *s)
+{
+    s[0] = vf_halves(a, b);
+}
+#endif
+
+CPU_INLINE void open_nvfp4(struct cur *c, int64_t b0)
+{
+    const struct lk_weight *w = &c->p->w;
+    c->d = (const uint8_t *)w->data + c->row * (w->k / 2) + b0 * 32;
+    c->s = (const uint8_t *)w->scale + c->row * (w->k / 16) + b0 * 4;
+}
+
 /* p->table: 256 x 4 floats, e4m3 scale over or times the global one, as the oracle rounds it */
-CPU_INLINE void dec_nvfp4(const struct cpu_part *p, int64_t row, int64_t b, vf *v)
+CPU_INLINE void dec_nvfp4(struct cur *c, struct codes *o)
 {
-    const char *d = (const char *)p->w.data + row * (p->w.k / 2) + b * 32;
-    const uint8_t *s = (const uint8_t *)p->w.scale + row * (p->w.k / 16) + b * 4;
-    vf sv[NV];
-    nib64(d, d + 16, LUT_E2M1, v);
-    nib_scale_pairs(p->table + 4 * s[0], p->table + 4 * s[1], p->table + 4 * s[2],
-                    p->table + 4 * s[3], sv);
-    for (int i = 0; i < NV; i++) v[i] = vf_mul(v[i], sv[i]);
+    const float *t = c->p->table, *a = t + 4 * c->s[0], *b = t + 4 * c->s[1],
+                *e = t + 4 * c->s[2], *f = t + 4 * c->s[3];
+#if defined(__AVX512F__)
+    o->s[0] = vf_halves(*a, *b);
+    o->s[1] = vf_halves(*e, *f);
+#else
+    o->s[0] = perm_pick(a, e);
+    o->s[1] = perm_pick(b, f);
+#endif
+    codes_nibbles(codes_32(c->d), LUT_E2M1, o->v);
+    c->d += 32;
+    c->s += 4;
 }
 
-CPU_INLINE void dec_q4(const struct cpu_part *p, int64_t row, int64_t b, vf *v)
+CPU_INLINE void open_q4(struct cur *c, int64_t b0)
 {
-    const char *d = (const char *)p->w.data + row * (p->w.k / 2) + b * 32;
-    float s[2];
-    dec_scale_halves(&p->w, row, b, s);
-    nib64(d, d + 16, LUT_Q4, v);
-    for (int i = 0; i < NV; i++) v[i] = vf_mul(v[i], nib_pairs_by_half(i, s[0], s[1]));
+    const struct lk_weight *w = &c->p->w;
+    c->d = (const uint8_t *)w->data + c->row * (w->k / 2) + b0 * 32;
+    int_open(c, b0);
 }
 
-/* Two blocks of 32: `at` bytes of scale, then 16 bytes of codes each. */
-CPU_INLINE void dec_two32(const uint8_t *x, const uint8_t *y, float sx, float sy, enum lut t, vf *v)
+CPU_INLINE void dec_q4(struct cur *c, struct codes *o)
 {
-    nib64(x, y, t, v);
-    for (int i = 0; i < NV; i++) v[i] = vf_mul(v[i], nib_by_half(i, sx, sy));
+    if (c->per) {
+        o->s[0] = o->s[1] = group_next(c, 1);
+    } else {
+        scales_run(dec_scale(&c->p->w, c->at), dec_scale(&c->p->w, c->at + 1), o->s);
+        c->at += 2;
+    }
+    codes_nibbles(codes_32(c->d), LUT_Q4, o->v);
+    c->d += 32;
 }
 
-CPU_INLINE void dec_q4_0(const struct cpu_part *p, int64_t row, int64_t b, vf *v)
+/* Two blocks of 32 columns: a scale of `head` bytes, 16 bytes of codes each. */
+CPU_INLINE void dec_two32(struct cur *c, int head, float a, float b, enum lut t, struct codes *o)
 {
-    const uint8_t *d = (const uint8_t *)p->w.data + (row * (p->w.k / 32) + b * 2) * 18;
-    dec_two32(d + 2, d + 20, dec_f16(d), dec_f16(d + 18), LUT_Q4, v);
+    scales_run(a, b, o->s);
+    codes_nibbles(codes_16x2(c->d + head, c->d + 2 * head + 16), t, o->v);
+    c->d += 2 * (head + 16);
 }
 
-CPU_INLINE void dec_iq4_nl(const struct cpu_part *p, int64_t row, int64_t b, vf *v)
+CPU_INLINE void open_q4_0(struct cur *c, int64_t b0)
 {
-    const uint8_t *d = (const uint8_t *)p->w.data + (row * (p->w.k / 32) + b * 2) * 18;
-    dec_two32(d + 2, d + 20, dec_f16(d), dec_f16(d + 18), LUT_IQ4, v);
+    gg_open(c, b0, 32, 18);
+    c->d = c->s;
+}
+CPU_INLINE void open_iq4_nl(struct cur *c, int64_t b0)
+{
+    open_q4_0(c, b0);
+}
+CPU_INLINE void open_mxfp4(struct cur *c, int64_t b0)
+{
+    gg_open(c, b0, 32, 17);
+    c->d = c->s;
+}
+
+CPU_INLINE void dec_q4_0(struct cur *c, struct codes *o)
+{
+    dec_two32(c, 2, dec_f16(c->d), dec_f16(c->d + 18), LUT_Q4, o);
+}
+
+CPU_INLINE void dec_iq4_nl(struct cur *c, struct codes *o)
+{
+    dec_two32(c, 2, dec_f16(c->d), dec_f16(c->d + 18), LUT_IQ4, o);
 }
 
 CPU_INLINE float dec_mx_scale(uint8_t e) /* 2^(e-128): the table holds doubled values */
@@ -372,34 +394,137 @@ CPU_INLINE float dec_mx_scale(uint8_t e) /* 2^(e-128): the table holds doubled v
     return lk_f32_from_bits(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
 }
 
-CPU_INLINE void dec_mxfp4(const struct cpu_part *p, int64_t row, int64_t b, vf *v)
+CPU_INLINE void dec_mxfp4(struct cur *c, struct codes *o)
 {
-    const uint8_t *d = (const uint8_t *)p->w.data + (row * (p->w.k / 32) + b * 2) * 17;
-    dec_two32(d + 1, d + 18, dec_mx_scale(d[0]), dec_mx_scale(d[17]), LUT_MX4, v);
+    dec_two32(c, 1, dec_mx_scale(c->d[0]), dec_mx_scale(c->d[17]), LUT_E2M1, o);
 }
 
-CPU_INLINE void dec_iq4_xs(const struct cpu_part *p, int64_t row, int64_t b, vf *v)
+/* ---- super-blocks of 256: c->left counts 0..3 through one, c->s is its start ---- */
+
+CPU_INLINE void k_next(struct cur *c, int bytes)
 {
-    const uint8_t *s = (const uint8_t *)p->w.data + (row * (p->w.k / 256) + b / 4) * 136;
-    int j = (int)(b % 4), high = lk_get16(s + 2) >> 4 * j;
-    float d = dec_f16(s);
+    c->left = (c->left + 1) & 3;
+    if (!c->left) c->s += bytes;
+}
+
+CPU_INLINE void open_iq4_xs(struct cur *c, int64_t b0)
+{
+    gg_open(c, b0, 256, 136);
+}
+
+CPU_INLINE void dec_iq4_xs(struct cur *c, struct codes *o)
+{
+    const uint8_t *s = c->s, *q = s + 8 + c->left * 32;
+    int j = c->left, high = lk_get16(s + 2) >> 4 * j;
+    float d = dec_f16(s) / CODE_UNIT;
     float a = d * (float)(((s[4 + j] & 15) | (high & 3) << 4) - 32);
-    float c = d * (float)((s[4 + j] >> 4 | (high >> 2 & 3) << 4) - 32);
-    dec_two32(s + 8 + j * 32, s + 24 + j * 32, a, c, LUT_IQ4, v);
+    float b = d * (float)((s[4 + j] >> 4 | (high >> 2 & 3) << 4) - 32);
+    scales_run(a, b, o->s);
+    codes_nibbles(codes_16x2(q, q + 16), LUT_IQ4, o->v);
+    k_next(c, 136);
 }
 
-CPU_INLINE void dec_q4_k(const struct cpu_part *p, int64_t row, int64_t b, vf *v)
+/* 6-bit scales and minimums of a Q4_K or Q5_K super-block */
+CPU_INLINE void k4_scales(struct cur *c)
 {
-    const uint8_t *s = (const uint8_t *)p->w.data + (row * (p->w.k / 256) + b / 4) * 144,
-                  *q = s + 16 + b % 4 * 32;
-    float d = dec_f16(s), dmin = dec_f16(s + 2), sc[2], m[2];
-    for (int h = 0; h < 2; h++) dec_k4_scale(s + 4, (int)(b % 4) * 2 + h, sc + h, m + h);
-    nib64(q, q + 16, LUT_U4, v);
-    for (int i = 0; i < NV; i++) {
-        vf ds = nib_by_nibble(i, d * sc[0], d * sc[1]),
-           dm = nib_by_nibble(i, dmin * m[0], dmin * m[1]);
-        v[i] = vf_sub(vf_mul(ds, v[i]), dm);
+    const uint32_t six = 0x3f3f3f3f, four = 0x0f0f0f0f, two = 0x03030303;
+    uint32_t a = lk_get32(c->s + 4), b = lk_get32(c->s + 8), e = lk_get32(c->s + 12);
+    uint64_t sc = (e & four) | (a >> 6 & two) << 4, mn = (e >> 4 & four) | (b >> 6 & two) << 4;
+    codes_scales(sc << 32 | (a & six), dec_f16(c->s) / CODE_UNIT, c->sc);
+    codes_scales(mn << 32 | (b & six), -dec_f16(c->s + 2), c->mn);
+}
+
+CPU_INLINE void k4_begin(struct cur *c)
+{
+    if (c->left) k4_scales(c); /* a cursor that starts inside */
+}
+
+CPU_INLINE void k4_take(struct cur *c, struct codes *o)
+{
+    if (!c->left) k4_scales(c);
+    for (int h = 0; h < 2; h++) {
+        o->s[h] = vf_set(c->sc[2 * c->left + h]);
+        o->m[h] = vf_set(c->mn[2 * c->left + h]);
     }
+}
+
+CPU_INLINE void open_q4_k(struct cur *c, int64_t b0)
+{
+    gg_open(c, b0, 256, 144);
+    k4_begin(c);
+}
+
+CPU_INLINE void dec_q4_k(struct cur *c, struct codes *o)
+{
+    k4_take(c, o);
+    __m256i q = codes_32(c->s + 16 + c->left * 32);
+    codes_f32(codes_low(q), codes_high(q), o->v);
+    k_next(c, 144);
+}
+
+CPU_INLINE void open_q5_k(struct cur *c, int64_t b0)
+{
+    gg_open(c, b0, 256, 176);
+    k4_begin(c);
+}
+
+/* low nibbles are sub-block 2j, high ones 2j+1; the fifth bit of sub-block s is bit s of qh */
+CPU_INLINE void dec_q5_k(struct cur *c, struct codes *o)
+{
+    k4_take(c, o);
+    __m256i q = codes_32(c->s + 48 + c->left * 32), bit = _mm256_set1_epi8(16);
+    __m256i h = _mm256_srl_epi16(codes_32(c->s + 16), _mm_cvtsi32_si128(2 * c->left));
+    __m256i a = _mm256_and_si256(_mm256_slli_epi16(h, 4), bit);
+    __m256i b = _mm256_and_si256(_mm256_slli_epi16(h, 3), bit);
+    codes_f32(_mm256_or_si256(codes_low(q), a), _mm256_or_si256(codes_high(q), b), o->v);
+    k_next(c, 176);
+}
+
+CPU_INLINE void q6_scales(struct cur *c)
+{
+    float d = dec_f16(c->s + 208) / CODE_UNIT;
+    for (int i = 0; i < 16; i += VW) vf_store(c->sc + i, vf_mul(vf_set(d), vf_i8(c->s + 192 + i)));
+}
+
+CPU_INLINE void open_q6_k(struct cur *c, int64_t b0)
+{
+    gg_open(c, b0, 256, 210);
+    if (c->left) q6_scales(c);
+}
+
+#if defined(__AVX512F__)
+#define Q6_NS 4
+#define Q6_CLS CLS_EACH
+CPU_INLINE void q6_take(const float *sc, vf *s)
+{
+    for (int i = 0; i < 4; i++) s[i] = vf_set(sc[i]);
+}
+#else
+#define Q6_NS 2
+#define Q6_CLS CLS_HALVES
+CPU_INLINE void q6_take(const float *sc, vf *s)
+{
+    s[0] = vf_halves(sc[0], sc[1]);
+    s[1] = vf_halves(sc[2], sc[3]);
+}
+#endif
+
+/* A half super-block is 128 columns: its first block takes the low nibbles of 64 bytes, the second
+ * the high ones, each two bits of 32 bytes of qh for 32 columns. */
+CPU_INLINE void dec_q6_k(struct cur *c, struct codes *o)
+{
+    if (!c->left) q6_scales(c);
+    int half = c->left / 2, high = c->left % 2;
+    __m128i by = _mm_cvtsi32_si128(4 * high);
+    __m256i bits = _mm256_set1_epi8(48), off = _mm256_set1_epi8(32);
+    __m256i h = _mm256_srl_epi16(codes_32(c->s + 128 + half * 32), by);
+    __m256i a = codes_low(_mm256_srl_epi16(codes_32(c->s + half * 64), by));
+    __m256i b = codes_low(_mm256_srl_epi16(codes_32(c->s + half * 64 + 32), by));
+    a = _mm256_or_si256(a, _mm256_and_si256(_mm256_slli_epi16(h, 4), bits));
+    b = _mm256_or_si256(b, _mm256_and_si256(_mm256_slli_epi16(h, 2), bits));
+    q6_take(c->sc + 4 * c->left, o->s);
+    codes_f32(_mm256_sub_epi8(a, off), _mm256_sub_epi8(b, off), o->v);
+    k_next(c, 210);
 }
 
 #endif

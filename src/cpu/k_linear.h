@@ -25,90 +25,158 @@ typedef void (*small_fn)(const struct cpu_part *p, int64_t row, int rows, const 
 typedef void (*panel_fn)(const struct cpu_part *p, int64_t row, int rows, int64_t b0, int nb,
                          float *out);
 
-static uint8_t perms[PERM_COUNT][KB];
+/* What the compiler must know of a format to write its loops. */
+struct shape {
+    enum perm perm;
+    int ns; /* scales a block: 0 (the codes are the weights), 1, 2 or 4 */
+    enum cls cls;
+    int mins, nans, xexp;
+    int ahead; /* bytes to fetch ahead of the cursor's codes; 0: the processor's own guess is best */
+};
 
-/* sum[t * SN + r] = row `row + r` times x row t, for one constant T */
-CPU_INLINE void small_rows(dec_fn dec, const struct cpu_part *p, int64_t row, int rows,
-                           const float *x, int64_t ldx, const int T, float *sum,
-                           const uint8_t *perm)
+/* acc[t] += block . x[t]: products of a class in a chain, then its scale. The same order for any T. */
+CPU_INLINE void block_dot(const struct shape f, struct codes *o, const float *x, int64_t ldx,
+                          const int T, vf *acc)
 {
-    int64_t nb = p->w.k / KB, tail = p->w.k % KB;
-    for (int r = 0; r < rows; r++) {
-        vf acc[ST], v[NV];
-        for (int t = 0; t < T; t++) acc[t] = vf_set(0);
-        for (int64_t b = 0; b < nb + (tail > 0); b++) {
-            if (__builtin_expect(b < nb, 1))
-                dec(p, row + r, b, v);
-            else
-                dec_oracle(p, row + r, b, perm, v);
-            const float *xb = x + b * KB;
+    int classes = f.ns == 4 ? 4 : 2;
+    enum cls cls = f.ns > 1 ? f.cls : CLS_HALVES;
+    if (f.mins)
+        for (int i = 0; i < NV; i++)
+            o->v[i] = vf_fma(o->v[i], o->s[cls_of(f.cls, i)], o->m[cls_of(f.cls, i)]);
 #pragma GCC unroll 8
-            for (int t = 0; t < T; t++) {
-                vf s = vf_mul(v[0], vf_load(xb + t * ldx));
+    for (int t = 0; t < T; t++) {
+        vf g[4];
+        for (int i = 0; i < classes; i++) g[i] = vf_set(0);
 #pragma GCC unroll 16
-                for (int i = 1; i < NV; i++) s = vf_fma(v[i], vf_load(xb + t * ldx + i * VW), s);
-                acc[t] = vf_add(acc[t], s);
-            }
+        for (int i = 0; i < NV; i++) {
+            int k = cls_of(cls, i);
+            g[k] = vf_fma(o->v[i], vf_load(x + t * ldx + i * VW), g[k]);
         }
-        for (int t = 0; t < T; t++) sum[t * SN + r] = vf_sum(acc[t]);
+        if (f.ns == 0 || f.mins)
+            acc[t] = vf_add(acc[t], vf_add(g[0], g[1]));
+        else if (f.ns == 1)
+            acc[t] = vf_fma(o->s[0], vf_add(g[0], g[1]), acc[t]);
+        else
+            for (int i = 0; i < f.ns; i++) acc[t] = vf_fma(o->s[i], g[i], acc[t]);
     }
 }
 
-/* Rows of a panel, WK floats apart. */
-CPU_INLINE void panel_rows(dec_fn dec, const struct cpu_part *p, int64_t row, int rows, int64_t b0,
-                           int nb, float *out, const uint8_t *perm)
+/* sum[t * SN + r] = row `row + r` times x row t, for one constant T */
+CPU_INLINE void small_rows(open_fn open, dec_fn dec, const struct shape f,
+                           const struct cpu_part *p, int64_t row, int rows, const float *x,
+                           int64_t ldx, const int T, float *sum)
 {
-    for (int r = 0; r < rows; r++)
-        for (int b = 0; b < nb; b++) {
-            vf v[NV];
-            if ((b0 + b + 1) * KB <= p->w.k)
-                dec(p, row + r, b0 + b, v);
-            else
-                dec_oracle(p, row + r, b0 + b, perm, v);
-            for (int i = 0; i < NV; i++) vf_store(out + r * WK + b * KB + i * VW, v[i]);
+    int64_t nb = p->w.k / KB, tail = p->w.k % KB;
+    for (int r = 0; r < rows; r++) {
+        struct cur c = {.p = p, .row = row + r};
+        struct codes o;
+        vf acc[ST];
+        for (int t = 0; t < T; t++) acc[t] = vf_set(0);
+        open(&c, 0);
+        for (int64_t b = 0; b < nb; b++) {
+            c.b = b;
+            dec(&c, &o);
+            if (f.ahead) __builtin_prefetch(c.d + f.ahead);
+            block_dot(f, &o, x + b * KB, ldx, T, acc);
         }
+        if (tail) {
+            const struct shape plain = {.cls = CLS_HALVES};
+            dec_oracle(p, row + r, nb, f.perm, o.v);
+            vf unit = vf_set(ldexpf(1, -f.xexp));
+            for (int i = 0; i < NV; i++) o.v[i] = vf_mul(o.v[i], unit);
+            block_dot(plain, &o, x + nb * KB, ldx, T, acc);
+        }
+        float bad = f.nans && fp8_nan(&c) ? NAN : 0;
+        for (int t = 0; t < T; t++) sum[t * SN + r] = vf_sum(acc[t]) + bad;
+    }
 }
 
-#define FORMAT(name, class)                                                                        \
+/* A row of a panel that holds NaN codes. */
+static void panel_oracle(const struct cpu_part *p, int64_t row, int64_t b0, int nb, enum perm perm,
+                         float *out)
+{
+    vf v[NV];
+    for (int b = 0; b < nb; b++) {
+        dec_oracle(p, row, b0 + b, perm, v);
+        for (int i = 0; i < NV; i++) vf_store(out + b * KB + i * VW, v[i]);
+    }
+}
+
+/* Rows of a panel, WK floats apart: the weights themselves. */
+CPU_INLINE void panel_rows(open_fn open, dec_fn dec, const struct shape f,
+                           const struct cpu_part *p, int64_t row, int rows, int64_t b0, int nb,
+                           float *out)
+{
+    vf unit = vf_set(ldexpf(1, f.xexp));
+    for (int r = 0; r < rows; r++) {
+        struct cur c = {.p = p, .row = row + r};
+        struct codes o;
+        float *w = out + r * WK;
+        open(&c, b0);
+        for (int b = 0; b < nb; b++, w += KB) {
+            c.b = b0 + b;
+            if ((b0 + b + 1) * KB > p->w.k) {
+                dec_oracle(p, row + r, b0 + b, f.perm, o.v);
+            } else {
+                dec(&c, &o);
+                for (int i = 0; i < NV; i++) {
+                    int k = f.ns > 1 || f.mins ? cls_of(f.cls, i) : 0;
+                    if (f.xexp) o.v[i] = vf_mul(o.v[i], unit);
+                    if (f.mins)
+                        o.v[i] = vf_fma(o.v[i], o.s[k], o.m[k]);
+                    else if (f.ns)
+                        o.v[i] = vf_mul(o.v[i], o.s[k]);
+                }
+            }
+            for (int i = 0; i < NV; i++) vf_store(w + i * VW, o.v[i]);
+        }
+        if (f.nans && fp8_nan(&c)) panel_oracle(p, row + r, b0, nb, f.perm, out + r * WK);
+    }
+}
+
+#define FORMAT(name, ...)                                                                          \
+    static const struct shape shape_##name = {__VA_ARGS__};                                        \
     static void small_##name(const struct cpu_part *p, int64_t row, int rows, const float *x,      \
                              int64_t ldx, int T, float *sum)                                       \
     {                                                                                              \
+        const struct shape f = {__VA_ARGS__};                                                      \
         for (int t; T > 0; T -= t, x += t * ldx, sum += t * SN) {                                  \
             t = T >= 8 ? 8 : T >= 4 ? 4 : T >= 2 ? 2 : 1;                                          \
             if (t == 8)                                                                            \
-                small_rows(dec_##name, p, row, rows, x, ldx, 8, sum, perms[class]);                \
+                small_rows(open_##name, dec_##name, f, p, row, rows, x, ldx, 8, sum);              \
             else if (t == 4)                                                                       \
-                small_rows(dec_##name, p, row, rows, x, ldx, 4, sum, perms[class]);                \
+                small_rows(open_##name, dec_##name, f, p, row, rows, x, ldx, 4, sum);              \
             else if (t == 2)                                                                       \
-                small_rows(dec_##name, p, row, rows, x, ldx, 2, sum, perms[class]);                \
+                small_rows(open_##name, dec_##name, f, p, row, rows, x, ldx, 2, sum);              \
             else                                                                                   \
-                small_rows(dec_##name, p, row, rows, x, ldx, 1, sum, perms[class]);                \
+                small_rows(open_##name, dec_##name, f, p, row, rows, x, ldx, 1, sum);              \
         }                                                                                          \
     }                                                                                              \
     static void panel_##name(const struct cpu_part *p, int64_t row, int rows, int64_t b0, int nb,  \
                              float *out)                                                           \
     {                                                                                              \
-        panel_rows(dec_##name, p, row, rows, b0, nb, out, perms[class]);                           \
+        const struct shape f = {__VA_ARGS__};                                                      \
+        panel_rows(open_##name, dec_##name, f, p, row, rows, b0, nb, out);                         \
     }
 
-FORMAT(any, PERM_NATURAL)
-FORMAT(f32, PERM_NATURAL)
-FORMAT(f16s, PERM_NATURAL)
-FORMAT(bf16, PERM_NATURAL)
-FORMAT(fp8, PERM_NATURAL)
-FORMAT(i8, PERM_NATURAL)
-FORMAT(ct8, PERM_NATURAL)
-FORMAT(q8_0, PERM_NATURAL)
-FORMAT(q5_k, PERM_NATURAL)
-FORMAT(q6_k, PERM_NATURAL)
+FORMAT(any, .perm = PERM_NATURAL)
+FORMAT(f32, .perm = PERM_NATURAL)
+FORMAT(f16s, .perm = PERM_NATURAL)
+FORMAT(bf16, .perm = PERM_NATURAL)
+FORMAT(fp8, .ns = 1, .nans = 1, .xexp = FP8_XEXP, .ahead = 1024)
+FORMAT(i8, .ns = 2, .ahead = 1024)
+FORMAT(ct8, .ns = 2, .ahead = 1024)
+FORMAT(q8_0, .ns = 2, .ahead = 1024)
 #if defined(__AVX2__)
-FORMAT(nvfp4, PERM_PAIRS)
-FORMAT(q4, PERM_PAIRS)
-FORMAT(q4_0, PERM_SPLIT32)
-FORMAT(iq4_nl, PERM_SPLIT32)
-FORMAT(iq4_xs, PERM_SPLIT32)
-FORMAT(mxfp4, PERM_SPLIT32)
-FORMAT(q4_k, PERM_SPLIT64)
+FORMAT(nvfp4, .perm = PERM_PAIRS, .ns = 2, .cls = CLS_ALT, .xexp = CODE_XEXP - 1, .ahead = 1024)
+FORMAT(q4, .perm = PERM_PAIRS, .ns = RUN_NS, .cls = CLS_ALT, .xexp = CODE_XEXP, .ahead = 1024)
+FORMAT(q4_0, .perm = PERM_SPLIT32, .ns = RUN_NS, .cls = CLS_ALT, .xexp = CODE_XEXP, .ahead = 1024)
+FORMAT(iq4_nl, .perm = PERM_SPLIT32, .ns = RUN_NS, .cls = CLS_ALT, .xexp = CODE_XEXP)
+FORMAT(mxfp4, .perm = PERM_SPLIT32, .ns = RUN_NS, .cls = CLS_ALT, .xexp = CODE_XEXP)
+FORMAT(iq4_xs, .perm = PERM_SPLIT32, .ns = RUN_NS, .cls = CLS_ALT)
+FORMAT(q4_k, .perm = PERM_QUADS, .ns = 2, .mins = 1)
+FORMAT(q5_k, .perm = PERM_QUADS, .ns = 2, .mins = 1)
+FORMAT(q6_k, .perm = PERM_QUADS, .ns = Q6_NS, .cls = Q6_CLS)
 #endif
 
 enum fmt_id {
@@ -120,40 +188,40 @@ enum fmt_id {
     ID_I8,
     ID_CT8,
     ID_Q8_0,
-    ID_Q5_K,
-    ID_Q6_K,
     ID_NVFP4,
     ID_Q4,
     ID_Q4_0,
     ID_IQ4_NL,
-    ID_IQ4_XS,
     ID_MXFP4,
-    ID_Q4_K
+    ID_IQ4_XS,
+    ID_Q4_K,
+    ID_Q5_K,
+    ID_Q6_K
 };
 
 static const struct fmt_kern {
     small_fn small;
     panel_fn panel;
-    enum perm perm;
+    const struct shape *f;
 } fmts[] = {
-    [ID_ANY] = {small_any, panel_any, PERM_NATURAL},
-    [ID_F32] = {small_f32, panel_f32, PERM_NATURAL},
-    [ID_F16] = {small_f16s, panel_f16s, PERM_NATURAL},
-    [ID_BF16] = {small_bf16, panel_bf16, PERM_NATURAL},
-    [ID_FP8] = {small_fp8, panel_fp8, PERM_NATURAL},
-    [ID_I8] = {small_i8, panel_i8, PERM_NATURAL},
-    [ID_CT8] = {small_ct8, panel_ct8, PERM_NATURAL},
-    [ID_Q8_0] = {small_q8_0, panel_q8_0, PERM_NATURAL},
-    [ID_Q5_K] = {small_q5_k, panel_q5_k, PERM_NATURAL},
-    [ID_Q6_K] = {small_q6_k, panel_q6_k, PERM_NATURAL},
+    [ID_ANY] = {small_any, panel_any, &shape_any},
+    [ID_F32] = {small_f32, panel_f32, &shape_f32},
+    [ID_F16] = {small_f16s, panel_f16s, &shape_f16s},
+    [ID_BF16] = {small_bf16, panel_bf16, &shape_bf16},
+    [ID_FP8] = {small_fp8, panel_fp8, &shape_fp8},
+    [ID_I8] = {small_i8, panel_i8, &shape_i8},
+    [ID_CT8] = {small_ct8, panel_ct8, &shape_ct8},
+    [ID_Q8_0] = {small_q8_0, panel_q8_0, &shape_q8_0},
 #if defined(__AVX2__)
-    [ID_NVFP4] = {small_nvfp4, panel_nvfp4, PERM_PAIRS},
-    [ID_Q4] = {small_q4, panel_q4, PERM_PAIRS},
-    [ID_Q4_0] = {small_q4_0, panel_q4_0, PERM_SPLIT32},
-    [ID_IQ4_NL] = {small_iq4_nl, panel_iq4_nl, PERM_SPLIT32},
-    [ID_IQ4_XS] = {small_iq4_xs, panel_iq4_xs, PERM_SPLIT32},
-    [ID_MXFP4] = {small_mxfp4, panel_mxfp4, PERM_SPLIT32},
-    [ID_Q4_K] = {small_q4_k, panel_q4_k, PERM_SPLIT64},
+    [ID_NVFP4] = {small_nvfp4, panel_nvfp4, &shape_nvfp4},
+    [ID_Q4] = {small_q4, panel_q4, &shape_q4},
+    [ID_Q4_0] = {small_q4_0, panel_q4_0, &shape_q4_0},
+    [ID_IQ4_NL] = {small_iq4_nl, panel_iq4_nl, &shape_iq4_nl},
+    [ID_MXFP4] = {small_mxfp4, panel_mxfp4, &shape_mxfp4},
+    [ID_IQ4_XS] = {small_iq4_xs, panel_iq4_xs, &shape_iq4_xs},
+    [ID_Q4_K] = {small_q4_k, panel_q4_k, &shape_q4_k},
+    [ID_Q5_K] = {small_q5_k, panel_q5_k, &shape_q5_k},
+    [ID_Q6_K] = {small_q6_k, panel_q6_k, &shape_q6_k},
 #endif
 };
 
@@ -192,11 +260,11 @@ static int lin_pick(const struct lk_weight *w)
         return pick_int(w);
     case LK_FMT_GG_Q8_0:
         return ID_Q8_0;
+#if defined(__AVX2__)
     case LK_FMT_GG_Q5_K:
         return ID_Q5_K;
     case LK_FMT_GG_Q6_K:
         return ID_Q6_K;
-#if defined(__AVX2__)
     case LK_FMT_NVFP4:
         return ID_NVFP4;
     case LK_FMT_GG_Q4_0:
@@ -215,11 +283,7 @@ static int lin_pick(const struct lk_weight *w)
     }
 }
 
-static void lin_init(void)
-{
-    for (int c = 0; c < PERM_COUNT; c++)
-        for (int i = 0; i < KB; i++) perms[c][i] = perm_place((enum perm)c, i);
-}
+static void lin_init(void) {}
 
 /* ---- x in the order of a format ---- */
 
@@ -228,20 +292,23 @@ static int64_t k_padded(int64_t k)
     return (k + KB - 1) / KB * KB;
 }
 
-/* One row of x to dst: natural rows are copied, the end is zero up to a whole block. */
-static void pack_row(const float *x, int64_t k, enum perm c, float *dst)
+/* One row of x to dst, times m; the end is zero up to a whole block. */
+static void pack_row(const float *x, int64_t k, enum perm c, float m, float *dst)
 {
-    int64_t whole = k / KB * KB;
-    if (c == PERM_NATURAL || VW == 4) {
-        memcpy(dst, x, (size_t)k * sizeof *x);
-        for (int64_t i = k; i < k_padded(k); i++) dst[i] = 0;
-        return;
-    }
-    const uint8_t *perm = perms[c];
-    for (int64_t b = 0; b < whole; b += KB)
-        for (int i = 0; i < KB; i++) dst[b + i] = x[b + perm[i]];
-    if (whole == k) return;
-    for (int i = 0; i < KB; i++) dst[whole + i] = whole + perm[i] < k ? x[whole + perm[i]] : 0;
+    int64_t b = 0;
+    vf mv = vf_set(m);
+    if (c == PERM_PAIRS)
+        for (; b + KB <= k; b += KB) perm_block(x + b, PERM_PAIRS, mv, dst + b);
+    else if (c == PERM_SPLIT32)
+        for (; b + KB <= k; b += KB) perm_block(x + b, PERM_SPLIT32, mv, dst + b);
+    else if (c == PERM_QUADS)
+        for (; b + KB <= k; b += KB) perm_block(x + b, PERM_QUADS, mv, dst + b);
+    else
+        for (; b + KB <= k; b += KB) perm_block(x + b, PERM_NATURAL, mv, dst + b);
+    if (b == k) return;
+    float end[KB] = {0};
+    memcpy(end, x + b, (size_t)(k - b) * sizeof *x);
+    for (int i = 0; i < KB; i++) dst[b + i] = end[perm_place(c, i)] * m;
 }
 
 struct lin_job {
@@ -296,7 +363,8 @@ static void pack_quad(void *arg, int part, int worker)
         const float *x = j->x + (int64_t)(part * 4 + t) * j->k;
         for (int64_t b = 0; b < kp; b += KB) {
             float tmp[KB] = {0};
-            if (part * 4 + t < j->T) pack_row(x + b, j->k - b < KB ? j->k - b : KB, j->perm, tmp);
+            if (part * 4 + t < j->T)
+                pack_row(x + b, j->k - b < KB ? j->k - b : KB, j->perm, 1, tmp);
             for (int i = 0; i < NV; i++)
                 memcpy(dst + b * 4 + i * 4 * VW + t * VW, tmp + i * VW, VW * sizeof *tmp);
         }
@@ -381,17 +449,18 @@ static size_t lin_work_bytes(int64_t k, int max_rows)
 /* Lays x out for one part's format and runs its row blocks. */
 static void lin_run(struct lin_job *j, const float *x, float *packed, int64_t k)
 {
-    enum perm c = fmts[j->p->kern].perm;
+    const struct shape *f = fmts[j->p->kern].f;
     int wide = j->T > CPU_SMALL_ROWS, step = wide ? WN : SN;
     j->ldx = k_padded(k);
     j->x = packed;
     if (wide) {
-        struct pack_job pj = {x, packed, k, j->T, c};
+        struct pack_job pj = {x, packed, k, j->T, f->perm};
         lk_pool_run(j->c->pool, (j->T + 3) / 4, pack_quad, &pj);
-    } else if (c == PERM_NATURAL && k % KB == 0) {
+    } else if (f->perm == PERM_NATURAL && !f->xexp && k % KB == 0) {
         j->x = x;
     } else {
-        for (int t = 0; t < j->T; t++) pack_row(x + t * k, k, c, packed + t * j->ldx);
+        float m = ldexpf(1, f->xexp);
+        for (int t = 0; t < j->T; t++) pack_row(x + t * k, k, f->perm, m, packed + t * j->ldx);
     }
     lk_pool_run(j->c->pool, (int)((j->p->w.n + step - 1) / step), wide ? wide_part : small_part, j);
 }

@@ -27,7 +27,7 @@ static void k_ops(struct lk_ops *o)
 
 static int k_order(int kern)
 {
-    return (int)fmts[kern].perm;
+    return (int)fmts[kern].f->perm + 16 * fmts[kern].f->xexp;
 }
 
 static size_t k_most(size_t a, size_t b)
