@@ -117,5 +117,7 @@ void cases_gdn(struct op_table *t);
 int invariant_linear(struct lk_dev *d);
 int invariant_attn(struct lk_dev *d);
 int invariant_gdn(struct lk_dev *d);
+/* NaN codes of FP8 answer NaN (the CPU; the number of wrong outputs). */
+int nan_linear(struct lk_dev *d);
 
 #endif

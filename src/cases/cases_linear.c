@@ -333,3 +333,34 @@ int invariant_linear(struct lk_dev *d)
     ot_table_free(&t);
     return bad;
 }
+
+/* An FP8 weight whose rows 3 and 40 hold a NaN code (0x7f, 0xff): those answer NaN, as the oracle
+ * does, and the others do not. Returns the number of wrong outputs. */
+int nan_linear(struct lk_dev *d)
+{
+    static const int T[] = {1, 8, 20};
+    int bad = 0;
+    for (int i = 0; i < 3; i++) {
+        struct op_table t = {0};
+        lin_add(&t, &linear, OP_CHECK, "nan", LK_FMT_FP8, 50, 700, 128, T[i]);
+        struct op_run r = {.d = d, .c = t.v};
+        struct lin l = {0};
+        struct lk_weight w;
+        ot_seed(7);
+        ot_weight(&r, &w, LK_FMT_FP8, 50, 700, 128);
+        uint8_t *codes = r.failed ? NULL : (uint8_t *)(uintptr_t)w.data;
+        if (codes) codes[3 * 700 + 130] = 0x7f, codes[40 * 700 + 699] = 0xff;
+        r.fam = &l;
+        l.ldy = 50;
+        l.m = ot_mat(&r, LK_MAT_STACK, &w, 1);
+        l.x = ot_up_act(&r, ot_rand(&r, 20 * 700, 1), 20 * 700);
+        l.out = ot_dev(&r, 20 * 50 * 4);
+        ot_run_do(&r);
+        for (int k = 0; !r.failed && k < T[i] * 50; k++)
+            bad += isnan(r.out[0].v[k]) != (k % 50 == 3 || k % 50 == 40);
+        bad += r.failed;
+        ot_run_end(&r);
+        ot_table_free(&t);
+    }
+    return bad;
+}

@@ -15,6 +15,7 @@
 enum {
     SN = 16,  /* weight rows of a small part: 16 x 17408 bf16 is 557 KB, read once */
     ST = 8,   /* most rows of x at once: 8 sums and 8 weight vectors are 16 registers */
+    AHEAD = 1024, /* bytes to fetch ahead: two rows of a small model, a fifth of one of the 27B */
     WN = 48,  /* weight rows of a wide part: the panel (48 x 512 f32) takes 96 KB of a 512 KB L2 */
     WK = 512, /* columns of a panel: 8 rows of x take 16 KB, 3 of weight 6 KB, together in a 32 KB
                  L1 */
@@ -31,7 +32,8 @@ struct shape {
     int ns; /* scales a block: 0 (the codes are the weights), 1, 2 or 4 */
     enum cls cls;
     int mins, nans, xexp;
-    int ahead; /* bytes to fetch ahead of the cursor's codes; 0: the processor's own guess is best */
+    int super; /* blocks come in fours, k is whole fours */
+    int ahead; /* fetch ahead of the cursor's codes; 0: the processor's own guess is best */
 };
 
 /* acc[t] += block . x[t]: products of a class in a chain, then its scale. The same order for any T. */
@@ -73,13 +75,23 @@ CPU_INLINE void small_rows(open_fn open, dec_fn dec, const struct shape f,
         vf acc[ST];
         for (int t = 0; t < T; t++) acc[t] = vf_set(0);
         open(&c, 0);
-        for (int64_t b = 0; b < nb; b++) {
+        for (int64_t b = 0; f.super && b < nb; b += 4) {
+            __builtin_prefetch(c.s + AHEAD);
+            __builtin_prefetch(c.s + AHEAD + 64);
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; j++) {
+                c.left = j; /* known to the compiler: offsets and shifts are constants */
+                dec(&c, &o);
+                block_dot(f, &o, x + (b + j) * KB, ldx, T, acc);
+            }
+        }
+        for (int64_t b = 0; !f.super && b < nb; b++) {
             c.b = b;
             dec(&c, &o);
-            if (f.ahead) __builtin_prefetch(c.d + f.ahead);
+            if (f.ahead) __builtin_prefetch(c.d + AHEAD);
             block_dot(f, &o, x + b * KB, ldx, T, acc);
         }
-        if (tail) {
+        if (!f.super && tail) {
             const struct shape plain = {.cls = CLS_HALVES};
             dec_oracle(p, row + r, nb, f.perm, o.v);
             vf unit = vf_set(ldexpf(1, -f.xexp));
@@ -163,20 +175,20 @@ FORMAT(any, .perm = PERM_NATURAL)
 FORMAT(f32, .perm = PERM_NATURAL)
 FORMAT(f16s, .perm = PERM_NATURAL)
 FORMAT(bf16, .perm = PERM_NATURAL)
-FORMAT(fp8, .ns = 1, .nans = 1, .xexp = FP8_XEXP, .ahead = 1024)
-FORMAT(i8, .ns = 2, .ahead = 1024)
-FORMAT(ct8, .ns = 2, .ahead = 1024)
-FORMAT(q8_0, .ns = 2, .ahead = 1024)
+FORMAT(fp8, .ns = 1, .nans = 1, .xexp = FP8_XEXP, .ahead = 1)
+FORMAT(i8, .ns = 2, .ahead = 1)
+FORMAT(ct8, .ns = 2, .ahead = 1)
+FORMAT(q8_0, .ns = 2, .ahead = 1)
 #if defined(__AVX2__)
-FORMAT(nvfp4, .perm = PERM_PAIRS, .ns = 2, .cls = CLS_ALT, .xexp = CODE_XEXP - 1, .ahead = 1024)
-FORMAT(q4, .perm = PERM_PAIRS, .ns = RUN_NS, .cls = CLS_ALT, .xexp = CODE_XEXP, .ahead = 1024)
-FORMAT(q4_0, .perm = PERM_SPLIT32, .ns = RUN_NS, .cls = CLS_ALT, .xexp = CODE_XEXP, .ahead = 1024)
+FORMAT(nvfp4, .perm = PERM_PAIRS, .ns = 2, .cls = CLS_ALT, .xexp = CODE_XEXP - 1, .ahead = 1)
+FORMAT(q4, .perm = PERM_PAIRS, .ns = RUN_NS, .cls = CLS_ALT, .xexp = CODE_XEXP, .ahead = 1)
+FORMAT(q4_0, .perm = PERM_SPLIT32, .ns = RUN_NS, .cls = CLS_ALT, .xexp = CODE_XEXP, .ahead = 1)
 FORMAT(iq4_nl, .perm = PERM_SPLIT32, .ns = RUN_NS, .cls = CLS_ALT, .xexp = CODE_XEXP)
 FORMAT(mxfp4, .perm = PERM_SPLIT32, .ns = RUN_NS, .cls = CLS_ALT, .xexp = CODE_XEXP)
-FORMAT(iq4_xs, .perm = PERM_SPLIT32, .ns = RUN_NS, .cls = CLS_ALT)
-FORMAT(q4_k, .perm = PERM_QUADS, .ns = 2, .mins = 1)
-FORMAT(q5_k, .perm = PERM_QUADS, .ns = 2, .mins = 1)
-FORMAT(q6_k, .perm = PERM_QUADS, .ns = Q6_NS, .cls = Q6_CLS)
+FORMAT(iq4_xs, .super = 1, .perm = PERM_SPLIT32, .ns = RUN_NS, .cls = CLS_ALT)
+FORMAT(q4_k, .super = 1, .perm = PERM_QUADS, .ns = 2, .mins = 1)
+FORMAT(q5_k, .super = 1, .perm = PERM_QUADS, .ns = 2, .mins = 1)
+FORMAT(q6_k, .super = 1, .perm = PERM_QUADS, .ns = Q6_NS, .cls = Q6_CLS)
 #endif
 
 enum fmt_id {

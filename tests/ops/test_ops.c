@@ -116,6 +116,11 @@ static int run_device(const struct opts *o, const char *name)
     if (!rc) {
         check_table(o, ref, d, other);
         invariance(o, d);
+        if (!info.is_cuda && (!o->only || strstr("linear", o->only))) {
+            int bad = nan_linear(d);
+            printf("%-9s NaN codes answer NaN: %s\n", "linear", bad ? "NO" : "yes");
+            verdict(bad);
+        }
     }
     if (other) other->close(other);
     if (d) d->close(d);
