@@ -8,58 +8,14 @@
  * whole rows of its 16 keys (full lines: half lines made the L2 the limit at 3.5 TB/s): K into its own tile, refilled as soon as it has
  * been scored, V into one of two shared tiles, a page ahead. 16-byte chunks are swizzled so that fragments read without conflicts.
  * Every number of a row is computed in an order that only its own position decides: batch-invariant.
- * Regime: T <= 16 split (bytes: the cache once, 2112 a token at 4 KV heads); direct: any T, one block walks all keys. */
-#include "cuda/attn_shared.h"
+ * Regime: T <= 16 split (bytes: the cache once, 2112 a token at 4 KV heads); direct: any T, one block walks all keys. sm_80 and up;
+ * attn_decode_70.cu holds the kernels of the same names for older cards. */
+#include "cuda/attn_task.cuh"
 #include "cuda/frag.cuh"
 #include "cuda/pdl.cuh"
 
 #define THREADS 128
 #define P_SHIFT 6.f /* weights are at most 2^6: after the V scale they stay normal in FP16 */
-
-struct task {
-    int row0, nr, cols, kvh, pos0; /* first batch row, rows, columns = rows * group, position of the first row */
-    int lane_pos0;                 /* position of the lane's first row: older keys are not of this step */
-    int window, k0, k1;            /* keys [k0, k1), k0 a multiple of 64 */
-    const int32_t *pages;
-};
-
-static __device__ bool task_find(const struct lk_attn_params &p, struct task *t, int *split)
-{
-    int groups = gridDim.x / (p.n_kv * (p.direct ? 1 : p.n_splits));
-    int x = blockIdx.x, rg = x % groups;
-    x /= groups;
-    t->kvh = x % p.n_kv;
-    *split = p.direct ? 0 : p.n_splits - 1 - x / p.n_kv; /* the long splits start first */
-    const struct lk_lane &l = p.lanes[blockIdx.y];
-    t->nr = min(LK_ATTN_ROWS, l.rows - rg * LK_ATTN_ROWS);
-    if (t->nr <= 0)
-        return false;
-    t->cols = t->nr * (p.n_q / p.n_kv);
-    t->row0 = l.row0 + rg * LK_ATTN_ROWS;
-    t->pos0 = l.pos0 + rg * LK_ATTN_ROWS;
-    t->lane_pos0 = l.pos0;
-    t->window = p.window;
-    t->pages = p.pages + l.page0;
-    int lo = p.window > 0 ? max(0, t->pos0 - p.window) & ~63 : 0;
-    t->k0 = p.direct ? lo : max(lo, lk_attn_split_at(*split));
-    t->k1 = t->pos0 + t->nr;
-    if (!p.direct)
-        t->k1 = min(t->k1, lk_attn_split_at(*split + 1));
-    return t->k0 < t->k1;
-}
-
-/* May query column n of the block see this key? */
-static __device__ __forceinline__ bool sees(const struct task &t, int group, int n, int key)
-{
-    int pos = t.pos0 + n / group;
-    return key <= pos && (t.window == 0 || key >= pos - t.window);
-}
-
-template <int KIND> struct geom {
-    static constexpr int elem = KIND == LK_KV_I8 ? 1 : 2;
-    static constexpr int row = LK_HEAD * elem; /* bytes of a key */
-    static constexpr int tile = LK_PAGE * row;
-};
 
 /* Shared memory: K tile | V tiles (2) | queries as B fragments | weights as B fragments | maxima | V scales, sums */
 template <int KIND, int NT> struct smem_map {
@@ -87,23 +43,6 @@ template <int NT> static __device__ void load_q(const struct lk_attn_params &p, 
         }
         ((uint4 *)smem)[i] = v;
     }
-}
-
-struct page_ptr {
-    const uint8_t *k, *v;
-    const uint16_t *ks, *vs;
-};
-
-template <int KIND>
-static __device__ __forceinline__ struct page_ptr page_at(const struct lk_attn_params &p, const struct task &t, int page)
-{
-    size_t elems = (size_t)p.n_kv * LK_PAGE * LK_HEAD, half = lk_kv_half_bytes((enum lk_kv_kind)KIND, p.n_kv);
-    struct page_ptr r;
-    r.k = p.kv + (size_t)page * 2 * half + (size_t)t.kvh * LK_PAGE * LK_HEAD * geom<KIND>::elem;
-    r.v = r.k + half;
-    r.ks = (const uint16_t *)(p.kv + (size_t)page * 2 * half + elems) + t.kvh * LK_PAGE * 4;
-    r.vs = (const uint16_t *)((const uint8_t *)r.ks + half);
-    return r;
 }
 
 /* Starts the copies of this warp's 16 keys, whole rows; chunk c of key r goes to c ^ swizzle(r): 4 (I8) or 1 (BF16) for odd keys
@@ -205,10 +144,10 @@ static __device__ __forceinline__ void v_frag(const uint8_t *vst, int t, int n_v
         if (KIND == LK_KV_I8) {
             const uint8_t *at = row + (((4 * w + (g >> 1)) ^ (2 * c)) * 16) + (g & 1) * 8;
             uint2 x = *(const uint2 *)at, y = *(const uint2 *)(at + ROW);
-            lk_i8_h2(lk_prmt(x.x, y.x, 0x5140u) ^ 0x80808080u, &a[0][2 * h], &a[0][2 * h + 1]);
-            lk_i8_h2(lk_prmt(x.x, y.x, 0x7362u) ^ 0x80808080u, &a[1][2 * h], &a[1][2 * h + 1]);
-            lk_i8_h2(lk_prmt(x.y, y.y, 0x5140u) ^ 0x80808080u, &a[2][2 * h], &a[2][2 * h + 1]);
-            lk_i8_h2(lk_prmt(x.y, y.y, 0x7362u) ^ 0x80808080u, &a[3][2 * h], &a[3][2 * h + 1]);
+            lk_i8_h2(__byte_perm(x.x, y.x, 0x5140u) ^ 0x80808080u, &a[0][2 * h], &a[0][2 * h + 1]);
+            lk_i8_h2(__byte_perm(x.x, y.x, 0x7362u) ^ 0x80808080u, &a[1][2 * h], &a[1][2 * h + 1]);
+            lk_i8_h2(__byte_perm(x.y, y.y, 0x5140u) ^ 0x80808080u, &a[2][2 * h], &a[2][2 * h + 1]);
+            lk_i8_h2(__byte_perm(x.y, y.y, 0x7362u) ^ 0x80808080u, &a[3][2 * h], &a[3][2 * h + 1]);
         } else {
             const uint8_t *at = row + (((8 * w + g) ^ (2 * c)) * 16);
             uint4 x = *(const uint4 *)at, y = *(const uint4 *)(at + ROW);
@@ -246,8 +185,8 @@ static __device__ __forceinline__ void values(const uint8_t *vst, const uint8_t 
         for (int nt = 0; nt < NT; nt++) {
             uint2 b = ((const uint2 *)ps)[(t * NT + nt) * 32 + lane];
             if (KIND == LK_KV_I8) {
-                b.x = lk_h2_mul(b.x, s0);
-                b.y = lk_h2_mul(b.y, s1);
+                b.x = h2_mul(b.x, s0);
+                b.y = h2_mul(b.y, s1);
             }
 #pragma unroll
             for (int j = 0; j < 4; j++)
@@ -476,12 +415,6 @@ template <int KIND, int NT> static __device__ __forceinline__ void decode(const 
         walk<KIND, NT>(p, t, split, smem);
 }
 
-#else
-template <int KIND, int NT> static __device__ void decode(const struct lk_attn_params &p)
-{
-}
-#endif
-
 /* The tile counts compiled: columns = min(rows, 4) * group, 8 a tile. */
 #define DECODE(name, kind, nt, per_sm)                                                                      \
     extern "C" __global__ void __launch_bounds__(THREADS, per_sm) name(const struct lk_attn_params p)       \
@@ -496,3 +429,4 @@ DECODE(attn_decode_bf16_1, LK_KV_BF16, 1, 1)
 DECODE(attn_decode_bf16_2, LK_KV_BF16, 2, 1)
 DECODE(attn_decode_bf16_3, LK_KV_BF16, 3, 1)
 DECODE(attn_decode_bf16_4, LK_KV_BF16, 4, 1)
+#endif

@@ -1,5 +1,4 @@
-/* Attention in plain FP32 arithmetic, any number of rows: the path of F32 pages (the reference cache of `score`) on every
- * card, and of the other kinds on cards for which no tensor kernel exists. A block takes one head of one row; warp w takes
+/* Attention in plain FP32 arithmetic over F32 pages (the reference cache of `score`), any number of rows, on every card. A block takes one head of one row; warp w takes
  * the keys that are w modulo 8, a lane 8 dims in a row; the 8 running softmaxes meet at the end. */
 #include "cuda/attn_shared.h"
 #include "cuda/frag.cuh"
@@ -8,28 +7,11 @@ struct sums {
     float m, l, o[8];
 };
 
-/* Elements 8 lane .. +7 of one token's K or V. sc: its 4 scales (I8). */
-template <int KIND>
-static __device__ __forceinline__ void load8(const uint8_t *half, size_t at, const uint16_t *sc, int lane, float x[8])
+/* Elements 8 lane .. +7 of one token's K or V. */
+static __device__ __forceinline__ void load8(const uint8_t *half, size_t at, int lane, float x[8])
 {
-    if (KIND == LK_KV_F32) {
-        float4 a = ((const float4 *)half)[(at + 8 * lane) / 4], b = ((const float4 *)half)[(at + 8 * lane) / 4 + 1];
-        x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
-    } else if (KIND == LK_KV_BF16) {
-        uint4 a = ((const uint4 *)half)[at / 8 + lane];
-        const uint32_t *w = (const uint32_t *)&a;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            x[2 * i] = lk_bf16_lo(w[i]);
-            x[2 * i + 1] = lk_bf16_hi(w[i]);
-        }
-    } else {
-        uint2 a = ((const uint2 *)half)[at / 8 + lane];
-        float s = lk_half(sc[lane >> 3]);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            x[i] = (float)(int8_t)((i < 4 ? a.x : a.y) >> (8 * (i & 3))) * s;
-    }
+    float4 a = ((const float4 *)half)[(at + 8 * lane) / 4], b = ((const float4 *)half)[(at + 8 * lane) / 4 + 1];
+    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
 }
 
 static __device__ __forceinline__ void key_add(const float k[8], const float v[8], const float q[8], struct sums *s)
@@ -47,7 +29,7 @@ static __device__ __forceinline__ void key_add(const float k[8], const float v[8
         s->o[i] = s->o[i] * keep + w * v[i];
 }
 
-template <int KIND> static __device__ __forceinline__ void plain(const struct lk_attn_params &p)
+extern "C" __global__ void __launch_bounds__(256) attn_plain(const struct lk_attn_params p)
 {
     __shared__ float so[8][256], sm[8], sl[8];
     int row = blockIdx.y, head = blockIdx.x, w = threadIdx.x >> 5, lane = threadIdx.x & 31;
@@ -66,17 +48,17 @@ template <int KIND> static __device__ __forceinline__ void plain(const struct lk
     float q[8];
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        q[i] = KIND == LK_KV_F32 ? ((const float *)p.q)[q_at + i] : lk_half(((const uint16_t *)p.q)[q_at + i]);
+        q[i] = ((const float *)p.q)[q_at + i];
     struct sums s = {NO_SCORE, 0.f, {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f}};
-    size_t half = lk_kv_half_bytes((enum lk_kv_kind)KIND, p.n_kv), elems = (size_t)p.n_kv * LK_PAGE * LK_HEAD;
+    size_t half = lk_kv_half_bytes(LK_KV_F32, p.n_kv);
     for (int key = (first & ~7) + w; key <= pos; key += 8) {
         if (key < first)
             continue;
         const uint8_t *kp = p.kv + (size_t)p.pages[page0 + (key >> 6)] * 2 * half, *vp = kp + half;
         size_t at = ((size_t)kvh * LK_PAGE + (key & 63)) * LK_HEAD;
         float k[8], v[8];
-        load8<KIND>(kp, at, (const uint16_t *)(kp + elems) + at / LK_KV_GROUP, lane, k);
-        load8<KIND>(vp, at, (const uint16_t *)(vp + elems) + at / LK_KV_GROUP, lane, v);
+        load8(kp, at, lane, k);
+        load8(vp, at, lane, v);
         key_add(k, v, q, &s);
     }
 #pragma unroll
@@ -99,7 +81,3 @@ template <int KIND> static __device__ __forceinline__ void plain(const struct lk
     float gate = p.proj[(size_t)row * p.ld + (size_t)head * 512 + 256 + d];
     p.out[((size_t)row * p.n_q + head) * LK_HEAD + d] = lk_to_half(o / l / (1.f + expf(-gate)));
 }
-
-extern "C" __global__ void __launch_bounds__(256) attn_plain_i8(const struct lk_attn_params p) { plain<LK_KV_I8>(p); }
-extern "C" __global__ void __launch_bounds__(256) attn_plain_bf16(const struct lk_attn_params p) { plain<LK_KV_BF16>(p); }
-extern "C" __global__ void __launch_bounds__(256) attn_plain_f32(const struct lk_attn_params p) { plain<LK_KV_F32>(p); }

@@ -106,7 +106,7 @@ static __device__ __forceinline__ void fill_i8(uint32_t tile, const uint8_t *slo
         lk_i8_h2(w.w ^ 0x80808080u, &h[6], &h[7]);
 #pragma unroll
         for (int k = 0; k < 8; k++)
-            h[k] = lk_h2_mul(h[k], s);
+            h[k] = h2_mul(h[k], s);
         put16(tile, key, tid & 15, h);
     }
 }

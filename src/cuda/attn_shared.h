@@ -43,7 +43,13 @@ static inline LK_HD unsigned lk_attn_decode_smem(unsigned tile, unsigned tiles)
     return 3 * tile + tiles * (4096 + 1024 + 128) + 512;
 }
 
-/* Of the prefill kernel: queries 64 KiB, two tiles each of K and V 128 KiB, codes on their way 32 KiB, barriers. */
+/* Of the decode kernel below sm_80: queries, partial scores (two buffers for up to 3 tiles, which 4 may turn out to be), weights. */
+#define LK_ATTN_DECODE_70_SMEM(tiles) (((tiles) < 4 ? (tiles) : 3) * (4096 + 2304 + 8192))
+
+/* Of the prefill kernel below sm_80: 64 queries 32 KiB, 64 keys (K, then V) 32 KiB, weights, maxima and corrections. */
+#define LK_ATTN_PREFILL_70_SMEM (65536 + 9216 + 768)
+
+/* Of the prefill kernel of sm_90: queries 64 KiB, two tiles each of K and V 128 KiB, codes on their way 32 KiB, barriers. */
 #define LK_ATTN_PREFILL_SMEM (229376 + 64)
 
 /* One struct for all kernels of an attention op. */

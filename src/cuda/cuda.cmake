@@ -80,11 +80,3 @@ add_custom_command(OUTPUT ${IMG_DIR}/images.S ${IMG_DIR}/images.c DEPENDS ${IMAG
     COMMAND ${GEN_TOOL} embed ${IMG_DIR} ${IMAGES} COMMENT "embedding the kernels" VERBATIM)
 target_sources(laoka_lib PRIVATE ${IMG_DIR}/images.c ${IMG_DIR}/images.S)
 set_source_files_properties(${IMG_DIR}/images.S PROPERTIES OBJECT_DEPENDS "${IMAGES}")
-
-# The ops of a file exist when the file does; what is missing is refused at open.
-foreach(op ATTN GDN TOPK)
-    string(TOLOWER ${op} low)
-    if(EXISTS ${CMAKE_SOURCE_DIR}/src/cuda/cuda_${low}.c)
-        target_compile_definitions(laoka_lib PUBLIC LK_CUDA_${op}=1)
-    endif()
-endforeach()

@@ -61,22 +61,24 @@ static void launch_decode(struct cu_dev *d, const struct lk_attn_args *a, struct
     int tiles = (int)cu_div(rows * (a->n_q / a->n_kv), 8);
     int groups = (int)cu_div(p->n_rows, LK_ATTN_ROWS);
     unsigned tile = a->kv_kind == LK_KV_I8 ? 16384u : 32768u;
+    unsigned smem = d->arch < 80 ? (unsigned)LK_ATTN_DECODE_70_SMEM(tiles) : lk_attn_decode_smem(tile, (unsigned)tiles);
     struct cu_grid g = {.gx = (unsigned)(groups * a->n_kv * (p->direct ? 1 : p->n_splits)),
                         .gy = (unsigned)p->n_lanes,
                         .bx = 128,
-                        .smem = lk_attn_decode_smem(tile, (unsigned)tiles),
+                        .smem = smem,
                         .flags = CU_PDL,
                         .bytes = kv_bytes(a)};
     cu_launch(d, name[a->kv_kind][tiles - 1], g, CU_ARGS(p));
 }
 
-/* Tiles of 128 packed rows (token x group head) a KV head; a lane has at most n_rows of them. */
+/* Tiles of 128 (below sm_80: 64) packed rows (token x group head) a KV head; a lane has at most n_rows of them. */
 static void launch_prefill(struct cu_dev *d, const struct lk_attn_args *a, struct lk_attn_params *p)
 {
-    struct cu_grid g = {.gx = cu_div((int64_t)p->n_rows * (a->n_q / a->n_kv), 128) * (unsigned)a->n_kv,
+    int old = d->arch < 80;
+    struct cu_grid g = {.gx = cu_div((int64_t)p->n_rows * (a->n_q / a->n_kv), old ? 64 : 128) * (unsigned)a->n_kv,
                         .gy = (unsigned)p->n_lanes,
-                        .bx = 384,
-                        .smem = LK_ATTN_PREFILL_SMEM,
+                        .bx = old ? 256 : 384,
+                        .smem = old ? LK_ATTN_PREFILL_70_SMEM : LK_ATTN_PREFILL_SMEM,
                         .bytes = kv_bytes(a)};
     cu_launch(d, a->kv_kind == LK_KV_I8 ? "attn_prefill_i8" : "attn_prefill_bf16", g, CU_ARGS(p));
 }
@@ -100,13 +102,12 @@ static void cu_attn(struct lk_dev *dev, const struct lk_attn_args *a)
     p.part = (float *)(void *)(s + q);
     p.ml = (float *)(void *)(s + q + align256(parts * LK_HEAD * 4));
     launch_prep(d, a, &p);
-    if (a->kv_kind == LK_KV_F32 || d->arch < 80) {
-        static const char *const name[] = {"attn_plain_i8", "attn_plain_bf16", "attn_plain_f32"};
-        cu_launch(d, name[a->kv_kind], (struct cu_grid){.gx = (unsigned)a->n_q, .gy = (unsigned)b->n_rows, .bx = 256,
+    if (a->kv_kind == LK_KV_F32) {
+        cu_launch(d, "attn_plain", (struct cu_grid){.gx = (unsigned)a->n_q, .gy = (unsigned)b->n_rows, .bx = 256,
                                                         .bytes = kv_bytes(a)}, CU_ARGS(&p));
         return;
     }
-    if (!small && d->arch == 90)
+    if (!small && (d->arch == 90 || d->arch < 80))
         launch_prefill(d, a, &p);
     else
         launch_decode(d, a, &p);

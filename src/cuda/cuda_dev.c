@@ -229,30 +229,20 @@ static void dev_info(struct lk_dev *ld, struct lk_dev_info *out)
 static size_t scratch_need(struct cu_dev *d, const struct lk_dev_need *n)
 {
     size_t most = cu_linear_scratch(d, n);
-#ifdef LK_CUDA_ATTN
     size_t a = cu_attn_scratch(d, n);
     if (a > most) most = a;
-#endif
-#ifdef LK_CUDA_GDN
     size_t g = cu_gdn_scratch(d, n);
     if (g > most) most = g;
-#endif
-#ifdef LK_CUDA_TOPK
     size_t t = cu_topk_scratch(d, n);
     if (t > most) most = t;
-#endif
     return most;
 }
 
 static int dev_check(struct lk_dev *ld, const struct lk_dev_need *n, struct lk_err *e)
 {
     struct cu_dev *d = cu_of(ld);
-#ifdef LK_CUDA_ATTN
     if (cu_attn_check(d, n, e)) return e ? e->code : LK_EINPUT;
-#endif
-#ifdef LK_CUDA_GDN
     if (cu_gdn_check(d, n, e)) return e ? e->code : LK_EINPUT;
-#endif
     if (n->max_rows > CU_SMALL_ROWS) cu_blas_open(d);
     size_t want = scratch_need(d, n);
     if (want > d->scratch_bytes) {
@@ -353,15 +343,9 @@ static void fill_table(struct cu_dev *d)
     l->graph_reset = graph_reset;
     cu_small_ops(d);
     cu_linear_ops(d);
-#ifdef LK_CUDA_ATTN
     cu_attn_ops(d);
-#endif
-#ifdef LK_CUDA_GDN
     cu_gdn_ops(d);
-#endif
-#ifdef LK_CUDA_TOPK
     cu_topk_ops(d);
-#endif
 }
 
 int lk_cuda_open(struct lk_dev **out, int index, const char *image, struct lk_err *e)
@@ -383,11 +367,4 @@ int lk_cuda_open(struct lk_dev **out, int index, const char *image, struct lk_er
     }
     dev_close(&d->dev);
     return rc;
-}
-
-int lk_cuda_count(void)
-{
-    int n = 0;
-    const struct cu_driver *drv = cu_driver(NULL);
-    return drv && drv->device_count(&n) == CU_OK ? n : 0;
 }

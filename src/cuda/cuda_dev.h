@@ -137,19 +137,13 @@ void cu_prof_launch_end(struct cu_dev *d);
 void cu_small_ops(struct cu_dev *d); /* cuda_small.c */
 void cu_linear_ops(struct cu_dev *d); /* cuda_linear.c */
 size_t cu_linear_scratch(struct cu_dev *d, const struct lk_dev_need *n);
-#ifdef LK_CUDA_ATTN
 void cu_attn_ops(struct cu_dev *d); /* cuda_attn.c */
 int cu_attn_check(struct cu_dev *d, const struct lk_dev_need *n, struct lk_err *e);
 size_t cu_attn_scratch(struct cu_dev *d, const struct lk_dev_need *n);
-#endif
-#ifdef LK_CUDA_GDN
 void cu_gdn_ops(struct cu_dev *d); /* cuda_gdn.c */
 int cu_gdn_check(struct cu_dev *d, const struct lk_dev_need *n, struct lk_err *e);
 size_t cu_gdn_scratch(struct cu_dev *d, const struct lk_dev_need *n);
-#endif
-#ifdef LK_CUDA_TOPK
 void cu_topk_ops(struct cu_dev *d); /* cuda_topk.c */
 size_t cu_topk_scratch(struct cu_dev *d, const struct lk_dev_need *n);
-#endif
 
 #endif

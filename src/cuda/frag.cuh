@@ -3,36 +3,21 @@
 #ifndef LK_CUDA_FRAG_CUH
 #define LK_CUDA_FRAG_CUH
 
+#include "cuda/dequant.cuh"
+
 #include <cuda_fp16.h>
 #include <stdint.h>
 
 #define LK_FULL 0xffffffffu
 #define NO_SCORE __int_as_float((int)0xff800000u) /* minus infinity: a key that is not attended */
 
-static __device__ __forceinline__ uint32_t lk_prmt(uint32_t a, uint32_t b, uint32_t sel)
-{
-    return __byte_perm(a, b, sel);
-}
-
-static __device__ __forceinline__ uint32_t lk_h2_sub(uint32_t a, uint32_t b)
-{
-    uint32_t r;
-    asm("sub.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-    return r;
-}
-
-static __device__ __forceinline__ uint32_t lk_h2_mul(uint32_t a, uint32_t b)
-{
-    uint32_t r;
-    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-    return r;
-}
-
-/* Four bytes, int8 codes with the sign bit flipped (code + 128), to two half2: 0x64uu is 1024 + u, minus 1152. */
+/* Four bytes, int8 codes with the sign bit flipped (code + 128), to two half2. */
 static __device__ __forceinline__ void lk_i8_h2(uint32_t u, uint32_t *lo, uint32_t *hi)
 {
-    *lo = lk_h2_sub(lk_prmt(u, 0x64646464u, 0x4140u), 0x64806480u);
-    *hi = lk_h2_sub(lk_prmt(u, 0x64646464u, 0x4342u), 0x64806480u);
+    uint32_t p[2];
+    i8_pairs(u, p);
+    *lo = p[0];
+    *hi = p[1];
 }
 
 static __device__ __forceinline__ uint32_t lk_pack_h2(float lo, float hi)
