@@ -304,9 +304,15 @@ int lk_table_compare(const struct lk_table *a, const struct lk_table *b, struct 
         }
         double noise = noise_of(a, x) + noise_of(b, y), ratio = y->ms_round > 0 && x->ms_round > 0 ? x->ms_round / y->ms_round : 0;
         double by = ratio > 0 ? ratio : x->tps > 0 ? y->tps / x->tps : 0;
-        lk_buf_fmt(out, "| %s | %s | %s | %.1f | %.1f | %.3f | %.2f | %.2f | %.3f | %.1f %% | %s |\n", x->size, x->kind, x->run, x->tps, y->tps,
-                   x->tps > 0 ? y->tps / x->tps : 0, x->ms_round, y->ms_round, ratio, noise * 100,
-                   by <= 0 ? "–" : fabs(by - 1) <= noise ? "no difference" : by > 1 ? "B is faster" : "A is faster");
+        const double v[] = {x->tps, y->tps, x->tps > 0 ? y->tps / x->tps : -1, x->ms_round, y->ms_round, ratio > 0 ? ratio : -1};
+        static const int digits[] = {1, 1, 3, 2, 2, 3};
+        lk_buf_fmt(out, "| %s | %s | %s |", x->size, x->kind, x->run);
+        for (int k = 0; k < 6; k++) {
+            lk_buf_chr(out, ' ');
+            number_put(out, v[k], digits[k], "–");
+            lk_buf_str(out, " |");
+        }
+        lk_buf_fmt(out, " %.1f %% | %s |\n", noise * 100, by <= 0 ? "–" : fabs(by - 1) <= noise ? "no difference" : by > 1 ? "B is faster" : "A is faster");
     }
     return out->failed ? LK_ENOMEM : 0;
 }

@@ -2,8 +2,11 @@
 
 import http.server
 import json
+import pathlib
 import shutil
+import socket
 import subprocess
+import sys
 import threading
 import time
 
@@ -14,6 +17,10 @@ from server import LAOKA
 
 def bench(*words, timeout=240):
     return subprocess.run([LAOKA, "bench", *words], capture_output=True, text=True, timeout=timeout)
+
+
+def python_has(python, modules):
+    return pathlib.Path(python).exists() and subprocess.run([python, "-c", f"import {modules}"], capture_output=True, timeout=120).returncode == 0
 
 
 def test_matrix_fills_the_table_and_resumes(tmp_path):
@@ -171,6 +178,41 @@ def test_a_bad_server_is_marked(how, mark, tmp_path):
             assert all(c["note"] for c in cells)
     finally:
         srv.shutdown()
+
+
+def test_the_same_table_from_llama_cpp(tmp_path):
+    """Another engine by the same ruler: llama.cpp's OpenAI-compatible server with our demo model as GGUF. Needs a Python with llama_cpp (bench/requirements.txt in
+    .venv-bench) and one that writes GGUF (torch, safetensors, gguf: tests/reference/requirements.txt)."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    engine = next((p for p in (root / ".venv-bench" / "bin" / "python", sys.executable) if python_has(p, "llama_cpp.server")), None)
+    writer = next((p for p in (root / ".venv-ref" / "bin" / "python", sys.executable) if python_has(p, "torch, safetensors, gguf")), None)
+    master = root.parent / "shared" / "demo-model"
+    if not engine or not writer or not master.exists():
+        pytest.skip("no llama-cpp-python[server] (.venv-bench), no writer of GGUF or no demo master here")
+    gguf = tmp_path / "demo.gguf"
+    subprocess.run([writer, root / "tests/reference/gguf_demo.py", master, gguf, "BF16"], check=True, timeout=300)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    words = [engine, "-m", "llama_cpp.server", "--model", gguf, "--port", port, "--n_ctx", "4096", "--n_threads", "1", "--n_threads_batch", "1"]
+    srv = subprocess.Popen([str(w) for w in words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        both = {}
+        for name, more in (("theirs", ["--url", f"http://127.0.0.1:{port}/v1", "-m", str(root / "models/demo")]), ("ours", ["--ctx", "4096", "--threads", "1"])):
+            out = tmp_path / name
+            r = bench("matrix", *more, "--sizes", "256", "--kinds", "code,zh", "--new-tokens", "8", "--out", str(out), timeout=900)
+            assert r.returncode == 0, r.stderr
+            both[name] = json.loads((out / "results.json").read_text())["cells"]
+        for a, b in zip(both["ours"], both["theirs"], strict=True):
+            assert (a["size"], a["kind"], a["run"]) == (b["size"], b["kind"], b["run"])
+            for c in (a, b):  # that server does not say whether it drafts: its ms a round is not known
+                assert c["mark"] == "ok" and all(c[k] and c[k] > 0 for k in ("prompt_n", "predicted_n", "ttft_s", "prefill_tps", "tps")), c
+        r = bench("compare", str(tmp_path / "theirs"), str(tmp_path / "ours"))
+        assert r.returncode == 0 and r.stdout.count("\n") == 2 + 4
+        print(r.stdout)
+    finally:
+        srv.kill()
+        srv.wait()
 
 
 def test_flags_without_effect_are_refused(tmp_path):
