@@ -89,7 +89,8 @@ int lk_model_mtp(struct lk_model *m, struct lk_state *s, const struct lk_mtp_ste
  * that the shortlist lacks does nothing). */
 int lk_model_argmax(struct lk_model *m, int32_t *ids, struct lk_err *e);                     /* [n_logits] */
 int lk_model_logits(struct lk_model *m, int row, float *out, struct lk_err *e);              /* one whole row [vocab], gathered over ranks */
-int lk_model_topk(struct lk_model *m, int k, int32_t *ids, float *vals, float *lse, struct lk_err *e); /* [n_logits, k] */
+/* [n_logits, k]; a row with fewer candidates (a short shortlist) ends in ids of -1 worth minus infinity */
+int lk_model_topk(struct lk_model *m, int k, int32_t *ids, float *vals, float *lse, struct lk_err *e);
 /* Sparse edits before argmax/topk (penalties, bias, masks): see lk_edit_args; host arrays. */
 int lk_model_edit(struct lk_model *m, int n, const int32_t *rows, const int32_t *ids, const float *rep, const float *add,
                   struct lk_err *e);

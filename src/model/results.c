@@ -110,21 +110,33 @@ static void topk_merge(struct lk_model *m, int k, const int32_t *all, int32_t *i
     }
 }
 
+/* n rows of `have` candidates into rows of k, in place: nobody, worth minus infinity, behind them. */
+static void widen(int32_t *ids, float *vals, size_t n, size_t have, size_t k)
+{
+    for (size_t i = n * k; have < k && i-- > 0;) {
+        size_t from = i / k * have + i % k;
+        ids[i] = i % k < have ? ids[from] : -1;
+        vals[i] = i % k < have ? vals[from] : -INFINITY;
+    }
+}
+
 int lk__model_topk(struct lk_model *m, int k, int32_t *ids, float *vals, float *lse, struct lk_err *e)
 {
     struct lk_dev *d = m->dev;
     size_t n = (size_t)m->res.n, nk = n * (size_t)(k > 0 ? k : 0);
-    if (k < 1 || k > LK_TOPK_MAX || k > m->res.used)
-        return lk_fail(e, LK_EREQUEST, "candidates a row: expected 1 to %d, found %d",
-                       m->res.used < LK_TOPK_MAX ? m->res.used : LK_TOPK_MAX, k);
-    struct lk_topk_args a = {.logits = m->logits, .T = (int)n, .n = m->res.used, .ld = m->head_ld, .k = k,
+    if (k < 1 || k > LK_TOPK_MAX)
+        return lk_fail(e, LK_EREQUEST, "candidates a row: expected 1 to %d, found %d", LK_TOPK_MAX, k);
+    int have = k < m->res.used ? k : m->res.used; /* a shortlist, or a rank's end of the vocabulary, may have fewer */
+    struct lk_topk_args a = {.logits = m->logits, .T = (int)n, .n = m->res.used, .ld = m->head_ld, .k = have,
                              .id0 = m->res.id0, .ids = m->top_ids, .vals = m->top_vals, .lse = m->top_lse};
     d->ops->topk(d, &a);
     int alone = m->n_ranks == 1;
-    int32_t *mine = m->host, *all = mine + n * (2 * (size_t)k + 1);
-    int rc = d->download(d, alone ? ids : mine, m->top_ids, nk * 4, e);
-    if (!rc) rc = d->download(d, alone ? (void *)vals : mine + nk, m->top_vals, nk * 4, e);
+    int32_t *mine = m->host, *all = mine + n * (2 * (size_t)k + 1), *my_ids = alone ? ids : mine;
+    float *my_vals = alone ? vals : (float *)mine + nk;
+    int rc = d->download(d, my_ids, m->top_ids, n * (size_t)have * 4, e);
+    if (!rc) rc = d->download(d, my_vals, m->top_vals, n * (size_t)have * 4, e);
     if (!rc) rc = d->download(d, alone ? (void *)lse : mine + 2 * nk, m->top_lse, n * 4, e);
+    if (!rc) widen(my_ids, my_vals, n, (size_t)have, (size_t)k);
     if (!rc && !alone) rc = m->comm->gather(m->comm, mine, n * (2 * (size_t)k + 1) * 4, all, e);
     if (rc) return rc;
     if (!alone) topk_merge(m, k, all, ids, vals, lse);
