@@ -12,7 +12,7 @@
 void lk_opts_init(struct lk_opts *o)
 {
     memset(o, 0, sizeof *o);
-    o->engine.dev.n = 1;
+    o->engine.dev.n = o->engine.dev.automatic = 1;
     o->engine.kv = LK_OPT_KV_AUTO;
     o->engine.parallel = 4;
     o->engine.draft = -1;
@@ -99,6 +99,11 @@ static const char *choice_name(const char *words, int value, char *out, size_t c
 int lk_opts_devices(struct lk_opts_device *d, const char *text, struct lk_err *e)
 {
     int n = 0, cuda = -1;
+    if (!strcmp(text, "auto")) {
+        d->automatic = d->n = 1;
+        d->at[0].is_cuda = d->at[0].index = 0;
+        return 0;
+    }
     for (const char *p = text;; p++) {
         const char *word = p;
         p += strcspn(p, ",");
@@ -115,7 +120,7 @@ int lk_opts_devices(struct lk_opts_device *d, const char *text, struct lk_err *e
                 len -= 5;
             }
             if (cuda != 1 || !len || len > 3 || strspn(word, "0123456789") < len)
-                return lk_fail(e, LK_EUSAGE, "--devices %s: expected cpu, cpu,cpu, cuda:0 or cuda:0,1", text);
+                return lk_fail(e, LK_EUSAGE, "--devices %s: expected auto, cpu, cpu,cpu, cuda:0 or cuda:0,1", text);
             d->at[n].is_cuda = 1;
             d->at[n].index = atoi(word);
         }
@@ -125,12 +130,14 @@ int lk_opts_devices(struct lk_opts_device *d, const char *text, struct lk_err *e
         if (!*p) break;
     }
     d->n = n;
+    d->automatic = 0;
     return 0;
 }
 
 void lk_opts_devices_put(const struct lk_opts_device *d, struct lk_buf *out)
 {
-    for (int i = 0; i < d->n; i++)
+    if (d->automatic) lk_buf_str(out, "auto");
+    for (int i = 0; i < d->n && !d->automatic; i++)
         if (d->at[i].is_cuda)
             lk_buf_fmt(out, i ? ",%d" : "cuda:%d", d->at[i].index);
         else

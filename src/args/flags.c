@@ -15,7 +15,7 @@ const struct lk_flag lk_flags[] = {
     {"-m", "--model", "MODEL", LK_FLAG_TEXT, MODEL, AT(engine.model), 0, 0, NULL,
      "Hugging Face folder, .safetensors, .gguf or .ninfer; without it the bundled model"},
     {"--devices", NULL, "LIST", LK_FLAG_DEVICES, ENGINE | LK_CMD_PROBE, AT(engine.dev), 0, 0, NULL,
-     "cpu, cpu,cpu, cuda:0 or cuda:0,1: one rank a device"},
+     "cpu, cpu,cpu, cuda:0 or cuda:0,1: one rank a device; auto: the first GPU, without one the CPU"},
     {"--threads", NULL, "N", LK_FLAG_INT, ENGINE | LK_CMD_PROBE, AT(engine.dev.threads), 0, 1024, NULL,
      "CPU threads a rank; 0: all cores"},
     {"--isa", NULL, "NAME", LK_FLAG_TEXT, ENGINE, AT(engine.dev.isa), 0, 0, NULL,

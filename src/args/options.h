@@ -12,8 +12,9 @@ enum lk_opt_kv { LK_OPT_KV_AUTO = -1, LK_OPT_KV_I8 = 0, LK_OPT_KV_BF16 = 1, LK_O
 /* the order of enum lk_think (text/chat.h) */
 enum lk_opt_think { LK_OPT_THINK_DEFAULT = 0, LK_OPT_THINK_OFF, LK_OPT_THINK_LOW, LK_OPT_THINK_MEDIUM, LK_OPT_THINK_XHIGH };
 
-/* Which devices, and how: --devices cpu | cpu,cpu | cuda:0 | cuda:0,1 */
+/* Which devices, and how: --devices auto | cpu | cpu,cpu | cuda:0 | cuda:0,1 */
 struct lk_opts_device {
+    int automatic; /* not said: lk_rank_devices_choose decides; until then one CPU */
     int n; /* devices = ranks, at least 1 */
     struct {
         int is_cuda, index;

@@ -2,6 +2,7 @@
 #include "main/commands.h"
 
 #include "base/log.h"
+#include "runtime/ranks.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -64,6 +65,7 @@ static int command_run(const struct command *c, int argc, char **argv)
         return 0;
     }
     lk_log_quiet(o.quiet || o.json);
+    if (!rc && c->bit & (LK_CMD_RUN | LK_CMD_SCORE | LK_CMD_BENCH | LK_CMD_WORKER)) lk_rank_devices_choose(&o.engine.dev);
     if (!rc) rc = c->run(&o, &e);
     if (!rc && fflush(stdout)) rc = lk_fail(&e, LK_ESYS, "stdout: cannot write the answer");
     if (rc < 0) lk_log_error("%s", e.text[0] ? e.text : "failed without a reason: please report this");

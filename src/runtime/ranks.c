@@ -45,6 +45,22 @@ struct lk_ranks {
     int n;
 };
 
+void lk_rank_devices_choose(struct lk_opts_device *o)
+{
+    if (!o->automatic) return;
+    o->automatic = 0;
+    o->n = 1;
+    o->at[0].index = 0;
+    o->at[0].is_cuda = lk_cuda_count() > 0;
+    if (o->at[0].is_cuda) return;
+#ifdef LK_CUDA
+    lk_log_info("no GPU that can be used here: running on the CPU");
+#else
+    if (!access("/proc/driver/nvidia/version", F_OK))
+        lk_log_info("this machine has an NVIDIA driver, this program no GPU code: running on the CPU; `make CUDA=1` builds it with");
+#endif
+}
+
 int lk_rank_device(struct lk_dev **out, const struct lk_opts_device *o, int rank, struct lk_err *e)
 {
     if (o->at[rank].is_cuda) return lk_cuda_open(out, o->at[rank].index, o->image, e);

@@ -18,6 +18,8 @@
 
 struct lk_ranks;
 
+/* `--devices auto`: the first GPU when this program and this machine have one, else the CPU, in a line where that may surprise. */
+void lk_rank_devices_choose(struct lk_opts_device *o);
 /* The device of rank i as --devices, --threads, --isa and --image say. */
 int lk_rank_device(struct lk_dev **out, const struct lk_opts_device *o, int rank, struct lk_err *e);
 int lk_ranks_start(struct lk_ranks **out, const struct lk_opts_engine *o, struct lk_dev *d, struct lk_model_opts *mo, struct lk_state_opts *so,

@@ -63,6 +63,18 @@ static void devices_are_read(void **state)
     assert_int_equal(d.at[1].index, 3);
     assert_int_equal(lk_opts_devices(&d, "cpu,cpu", &e), 0);
     assert_int_equal(d.n, 2);
+    assert_int_equal(d.automatic, 0);
+    assert_int_equal(lk_opts_devices(&d, "auto", &e), 0); /* also what nothing said means */
+    assert_int_equal(d.n, 1);
+    assert_int_equal(d.automatic, 1);
+    struct lk_buf b = {0};
+    lk_opts_devices_put(&d, &b);
+    assert_string_equal(b.data, "auto");
+    lk_buf_free(&b);
+    struct lk_opts o;
+    lk_opts_init(&o);
+    assert_int_equal(o.engine.dev.automatic, 1);
+    assert_int_equal(o.engine.dev.n, 1);
     static const char *const bad[] = {"", "gpu", "cuda:", "cuda:x", "cpu,cuda:0", "cuda:0,cpu", "cpu,", "0"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         lk_err_clear(&e);
