@@ -220,7 +220,8 @@ static void budget_and_order_are_kept(void **state)
     struct lk_prefix_stats st;
     int files;
     store_make(1, 1 << 20);
-    int64_t one = folder_bytes(&files) / files;
+    int64_t one = folder_bytes(&files);
+    one /= files;
     store_make(6, 4 * one + one / 2);
     assert_true(folder_bytes(&files) <= 4 * one + one / 2);
     assert_true(files >= 3);
@@ -246,7 +247,8 @@ static void a_full_budget_does_not_turn_in_circles(void **state)
     struct bench b;
     int files, wrote = 0;
     store_make(1, 1 << 20);
-    int64_t one = folder_bytes(&files) / files;
+    int64_t one = folder_bytes(&files);
+    one /= files;
     folder_empty(dir);
     bench_open(&b, one + one / 2, 0);
     for (int i = 0; i < 4; i++) ask(&b, i);
