@@ -368,3 +368,10 @@ int lk_cuda_open(struct lk_dev **out, int index, const char *image, struct lk_er
     dev_close(&d->dev);
     return rc;
 }
+
+int lk_cuda_count(void)
+{
+    int n = 0;
+    const struct cu_driver *drv = cu_driver(NULL);
+    return drv && drv->device_count(&n) == CU_OK ? n : 0;
+}

@@ -11,6 +11,11 @@ int lk_cuda_open(struct lk_dev **out, int index, const char *image, struct lk_er
     return lk_fail(e, LK_EINPUT, "cuda:%d: this program was built without GPU code; build it with `make CUDA=1`", index);
 }
 
+int lk_cuda_count(void)
+{
+    return 0;
+}
+
 int lk_cuda_profile_on(struct lk_dev *d, struct lk_err *e)
 {
     return lk_fail(e, LK_EINPUT, "this program was built without GPU code");

@@ -80,6 +80,7 @@ int lk_cpu_open(struct lk_dev **out, int threads, const char *isa, struct lk_err
 /* src/cuda/cuda_dev.c; dev/dev.c answers with an error in a build without CUDA.
  * image: NULL picks the best for the card, "sm_70" forces the Volta image (its PTX on newer cards). */
 int lk_cuda_open(struct lk_dev **out, int index, const char *image, struct lk_err *e);
+int lk_cuda_count(void); /* 0 without driver, card or CUDA build */
 
 /* rows, columns and bytes of a mat: sums over its parts (both backends put this first in struct lk_mat) */
 struct lk_mat_head {
