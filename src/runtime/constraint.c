@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "text/json_schema.h"
 
+#include <pthread.h>
 #include <string.h>
 
 enum phase { FREE, THINK, CLOSE, GAP, ANSWER };
@@ -22,7 +23,26 @@ struct state {
     int answer; /* tokens the answer's grammar has accepted */
 };
 
+enum {
+    KEPT = 16,
+    KEY_MAX = 64 << 10,        /* a schema longer than this is compiled anew each time */
+    GRAMMAR_MAX = 24 << 20,    /* bytes; a larger one is not kept */
+};
+
+struct lk_rule_pool {
+    pthread_mutex_t lock;
+    int closed;
+    uint64_t uses;
+    struct kept {
+        struct lk_buf key;
+        struct lk_gram *g;
+        uint64_t used;
+    } kept[KEPT];
+};
+
 struct constraint {
+    struct lk_rule_pool *pool; /* takes answer back; NULL: nobody does */
+    struct lk_buf key;
     struct state now, *past;
     size_t n_past, cap_past;
     int budget;
@@ -114,11 +134,79 @@ static void rule_rewind(void *self, int n)
     if (answer > c->now.answer) lk_gram_rewind(c->answer, answer - c->now.answer);
 }
 
+/* ---- the pool ---- */
+
+struct lk_rule_pool *lk_rule_pool_new(void)
+{
+    struct lk_rule_pool *p = lk_calloc(1, sizeof *p);
+    if (p) pthread_mutex_init(&p->lock, NULL);
+    return p;
+}
+
+static void kept_drop(struct kept *k)
+{
+    if (k->g) lk_gram_free(k->g);
+    lk_buf_free(&k->key);
+    *k = (struct kept){0};
+}
+
+void lk_rule_pool_close(struct lk_rule_pool *p)
+{
+    if (!p) return;
+    pthread_mutex_lock(&p->lock);
+    p->closed = 1;
+    for (int i = 0; i < KEPT; i++) kept_drop(&p->kept[i]);
+    pthread_mutex_unlock(&p->lock);
+}
+
+void lk_rule_pool_free(struct lk_rule_pool *p)
+{
+    if (!p) return;
+    lk_rule_pool_close(p);
+    pthread_mutex_destroy(&p->lock);
+    lk_free(p);
+}
+
+static struct lk_gram *pool_take(struct lk_rule_pool *p, const struct lk_buf *key)
+{
+    struct lk_gram *g = NULL;
+    pthread_mutex_lock(&p->lock);
+    for (int i = 0; i < KEPT && !g; i++) {
+        struct kept *k = &p->kept[i];
+        if (!k->g || k->key.len != key->len || memcmp(k->key.data, key->data, key->len)) continue;
+        g = k->g;
+        k->g = NULL;
+        kept_drop(k);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return g;
+}
+
+/* Takes g over, and the key's memory. */
+static void pool_put(struct lk_rule_pool *p, struct lk_buf *key, struct lk_gram *g)
+{
+    int at = 0;
+    if (!p || !key->len || lk_gram_bytes(g) > GRAMMAR_MAX) {
+        lk_gram_free(g);
+        return;
+    }
+    lk_gram_restart(g);
+    pthread_mutex_lock(&p->lock);
+    for (int i = 0; i < KEPT; i++)
+        if (!p->kept[i].g || p->kept[i].used < p->kept[at].used) at = p->kept[at].g ? i : at;
+    kept_drop(&p->kept[at]);
+    p->kept[at] = (struct kept){*key, g, ++p->uses};
+    *key = (struct lk_buf){0};
+    if (p->closed) kept_drop(&p->kept[at]);
+    pthread_mutex_unlock(&p->lock);
+}
+
 static void rule_free(void *self)
 {
     struct constraint *c = self;
     if (!c) return;
-    if (c->answer) lk_gram_free(c->answer);
+    if (c->answer) pool_put(c->pool, &c->key, c->answer);
+    lk_buf_free(&c->key);
     lk_free(c->past);
     lk_ids_free(&c->close);
     lk_ids_free(&c->gap);
@@ -140,12 +228,27 @@ static int build_lists(struct constraint *c, const struct lk_wire_rule *r, struc
     return lk_tokenizer_encode(c->tok, "\n\n", 2, LK_SPECIALS_NONE, &c->close, e);
 }
 
+/* The rule and the stop tokens as bytes: equal keys, equal grammars. Empty: too long, or no memory. */
+static void make_key(struct lk_buf *b, const struct lk_wire_rule *r, const int32_t *stop_ids, int n_stop_ids)
+{
+    const char *text = r->tools ? r->tools : r->schema, *tool = r->tools && r->tool ? r->tool : "";
+    size_t n = strlen(text), m = strlen(tool);
+    if (n + m > KEY_MAX) return;
+    lk_buf_add(b, r->tools ? "T" : "S", 1);
+    lk_buf_add(b, text, n + 1);
+    lk_buf_add(b, tool, m + 1);
+    if (n_stop_ids) lk_buf_add(b, (const char *)stop_ids, (size_t)n_stop_ids * sizeof *stop_ids);
+    if (b->failed) lk_buf_free(b);
+}
+
 static int build_answer(struct constraint *c, const struct lk_wire_rule *r, const int32_t *stop_ids, int n_stop_ids,
                         struct lk_err *e)
 {
     const char *text = r->tools ? r->tools : r->schema;
     struct lk_syntax syntax = {0};
     if (!text) return 0;
+    if (c->pool) make_key(&c->key, r, stop_ids, n_stop_ids);
+    if (c->key.len && (c->answer = pool_take(c->pool, &c->key))) return 0;
     json_t *v = *text ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
     int rc = *text && !v  ? lk_fail(e, LK_EREQUEST, "the schema of the answer is not JSON")
              : r->tools ? lk_tools_syntax(&syntax, v, r->tool, 0, c->tok, e)
@@ -157,7 +260,7 @@ static int build_answer(struct constraint *c, const struct lk_wire_rule *r, cons
 }
 
 int lk_constraint_build(struct lk_grammar *out, const struct lk_wire_rule *r, const struct lk_tokenizer *tok,
-                        const int32_t *stop_ids, int n_stop_ids, struct lk_err *e)
+                        const int32_t *stop_ids, int n_stop_ids, struct lk_rule_pool *pool, struct lk_err *e)
 {
     int rc, budget = r->thinking_open && r->budget >= 0;
     memset(out, 0, sizeof *out);
@@ -166,6 +269,7 @@ int lk_constraint_build(struct lk_grammar *out, const struct lk_wire_rule *r, co
     struct constraint *c = lk_calloc(1, sizeof *c);
     if (!c) return lk_fail(e, LK_ENOMEM, "no memory for a grammar");
     c->tok = tok;
+    c->pool = pool;
     c->budget = budget ? r->budget : -1;
     c->think_end = lk_tokenizer_find(tok, "</think>");
     if ((rc = build_lists(c, r, e)) || (rc = build_answer(c, r, stop_ids, n_stop_ids, e))) {

@@ -29,6 +29,7 @@ struct worker {
     int fd;
     const struct lk_opts_engine *o;
     struct lk_engine *engine;
+    struct lk_rule_pool *pool; /* NULL: grammars are not kept */
     atomic_int loaded; /* 0 loading, 1 the loader has returned */
     int load_rc;
     struct lk_err load_err;
@@ -94,7 +95,8 @@ static void on_submit(struct worker *w, struct lk_wire_submit *s)
     uint64_t id = 0;
     if (w->n_routes == ROUTES)
         lk_fail(&e, LK_EBUSY, "the engine's queue is full");
-    else if (!lk_constraint_build(&s->r.grammar, &s->rule, lk_engine_tokenizer(w->engine), s->r.stop_ids, s->r.n_stop_ids, &e))
+    else if (!lk_constraint_build(&s->r.grammar, &s->rule, lk_engine_tokenizer(w->engine), s->r.stop_ids, s->r.n_stop_ids,
+                                  w->pool, &e))
         id = lk_engine_submit(w->engine, &s->r, &e);
     if (id)
         w->routes[w->n_routes++] = (struct route){id, s->id};
@@ -200,15 +202,19 @@ int lk_worker_run(int fd, const struct lk_opts_engine *o, struct lk_err *e)
     if (!w) return lk_fail(e, LK_ENOMEM, "no memory for the engine process");
     w->fd = fd;
     w->o = o;
+    w->pool = lk_rule_pool_new();
     int rc = pthread_create(&loader, NULL, load, w);
     if (rc) {
+        lk_rule_pool_free(w->pool);
         lk_free(w);
         return lk_fail(e, LK_ESYS, "no thread for the engine: %s", strerror(rc));
     }
     rc = wait_load(w, e);
     pthread_join(loader, NULL);
     if (!rc) rc = loop(w, e);
+    lk_rule_pool_close(w->pool);
     if (w->engine) lk_engine_close(w->engine);
+    lk_rule_pool_free(w->pool);
     lk_buf_free(&w->in);
     lk_buf_free(&w->out);
     lk_free(w);

@@ -28,6 +28,9 @@ int lk_gram_accept(void *self, int32_t id); /* -1: not allowed, nothing changed 
 /* Takes back the last n accepted tokens; the last 256 are remembered. */
 void lk_gram_rewind(void *self, int n);
 void lk_gram_free(void *self);
-int lk_gram_done(const struct lk_gram *g); /* the text may end here */
+/* Back to the beginning, for a new text. States and masks that were found stay known. */
+void lk_gram_restart(struct lk_gram *g);
+size_t lk_gram_bytes(const struct lk_gram *g); /* of memory, about */
+int lk_gram_done(const struct lk_gram *g);     /* the text may end here */
 
 #endif

@@ -35,6 +35,14 @@ int lk_schema_syntax(struct lk_syntax *out, const json_t *schema, struct lk_err 
     return end(&c, schema ? lk__schema_value(&c, schema, done) : lk__schema_any_object(&c, done));
 }
 
+int lk_schema_check(const json_t *schema, struct lk_err *e)
+{
+    struct lk_syntax s;
+    int rc = lk_schema_syntax(&s, schema, e);
+    if (!rc) lk__syn_free(&s);
+    return rc;
+}
+
 /* ---- tool calls ---- */
 
 static const char value_end[] = "\n</parameter>\n";

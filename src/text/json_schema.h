@@ -19,6 +19,8 @@
 
 /* schema NULL: any JSON object. LK_EREQUEST names the keyword and its place. */
 int lk_schema_syntax(struct lk_syntax *out, const json_t *schema, struct lk_err *e);
+/* Would lk_schema_syntax take it? 0 or its error. */
+int lk_schema_check(const json_t *schema, struct lk_err *e);
 /* One call or, when several, one or more. name NULL: of any tool. */
 int lk_tools_syntax(struct lk_syntax *out, const json_t *tools, const char *name, int several,
                     const struct lk_tokenizer *t, struct lk_err *e);

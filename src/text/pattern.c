@@ -4,6 +4,7 @@
 #include "text/pattern.h"
 
 #include "base/mem.h"
+#include "text/repeat.h"
 #include "text/utf8.h"
 
 #include <stdlib.h>
@@ -299,7 +300,7 @@ static struct re *parse_cat(struct parse *p)
     while (all && p->p < p->end && *p->p != '|' && *p->p != ')') {
         if (*p->p == '$' && (p->p + 1 == p->end || p->p[1] == '|') && !p->depth) break;
         struct re *one = parse_repeat(p, parse_atom(p));
-        all = one ? make(p, CAT, all, one) : NULL;
+        all = !one || all->kind == EMPTY ? one : make(p, CAT, all, one);
     }
     return all;
 }
@@ -328,13 +329,25 @@ static struct re *parse_branch(struct parse *p)
     return r;
 }
 
+/* (a|b|\d): alternatives of one character each are a class. */
+static int one_set(struct re *a, const struct re *b)
+{
+    struct chars both = {.n = 0};
+    if (a->kind != SET || b->kind != SET || a->set.n + b->set.n > RANGES) return 0;
+    for (int i = 0; i < a->set.n; i++) add(&both, a->set.r[i][0], a->set.r[i][1]);
+    for (int i = 0; i < b->set.n; i++) add(&both, b->set.r[i][0], b->set.r[i][1]);
+    tidy(&both);
+    a->set = both;
+    return 1;
+}
+
 static struct re *parse_alt(struct parse *p)
 {
     struct re *r = parse_branch(p);
     while (r && p->p < p->end && *p->p == '|') {
         p->p++;
         struct re *b = parse_branch(p);
-        r = b ? make(p, ALT, r, b) : NULL;
+        r = !b ? NULL : one_set(r, b) ? r : make(p, ALT, r, b);
     }
     return r;
 }
@@ -385,9 +398,65 @@ static int32_t set_nodes(struct lk_syntax *s, const struct chars *c, int32_t nex
     return at; /* -1: an empty class matches nothing */
 }
 
-static int32_t re_nodes(struct lk_syntax *s, const struct re *r, int32_t next)
+static int32_t re_nodes(struct lk_syntax *s, const struct re *r, int32_t next, int spell);
+
+/* What repeats as one node (repeat.h), behind lead when it is not NULL; -1: it cannot be one, and is
+ * spelled out. */
+static int32_t run_nodes(struct lk_syntax *s, const struct re *lead, const struct re *r,
+                         int32_t next)
 {
-    int32_t at = next, loop;
+    struct lk_syntax one = {0};
+    int32_t end = lk__syn_end(&one), body = re_nodes(&one, r->a, end, 1),
+            first = lead ? set_nodes(&one, &lead->set, end) : -1;
+    int32_t run = body >= 0 && !one.failed ? lk__run_make(s, &one, body, first) : -1;
+    int more = lead != NULL;
+    lk__syn_free(&one);
+    if (run < 0) return -1;
+    return lk__syn_run(s, run, (uint32_t)(r->least + more),
+                       r->most < 0 ? LK_NO_LIMIT : (uint32_t)(r->most + more), next);
+}
+
+static int is_run(const struct re *r)
+{
+    return r->kind == REP && r->most && r->most != 1;
+}
+
+static int chars_of(const struct chars *c)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < c->n; i++) n += c->r[i][1] - c->r[i][0] + 1;
+    return n > 1000 ? 1000 : (int)n;
+}
+
+/* [A-Za-z_][A-Za-z0-9_]*: a wide class in front of a run is its first time. -1: it is not so. */
+static int32_t led_nodes(struct lk_syntax *s, const struct re *r, int32_t next)
+{
+    const struct re *lead = r->a->kind == CAT ? r->a->b : r->a;
+    if (!is_run(r->b) || lead->kind != SET || chars_of(&lead->set) < 10) return -1;
+    int32_t at = run_nodes(s, lead, r->b, next);
+    return at >= 0 && r->a->kind == CAT ? re_nodes(s, r->a->a, at, 0) : at;
+}
+
+static int32_t rep_nodes(struct lk_syntax *s, const struct re *r, int32_t next, int spell)
+{
+    int32_t at = next;
+    if (!spell && is_run(r) && (at = run_nodes(s, NULL, r, next)) >= 0) return at;
+    at = next;
+    if (r->most < 0) {
+        int32_t loop = lk__syn_split(s, next, next), body = re_nodes(s, r->a, loop, spell);
+        if (body >= 0) lk__syn_aim(s, loop, body, next);
+        at = loop;
+    }
+    for (int k = r->most; k > r->least && !s->failed; k--)
+        at = lk__syn_either(s, re_nodes(s, r->a, at, spell), next);
+    for (int k = 0; k < r->least && at >= 0 && !s->failed; k++) at = re_nodes(s, r->a, at, spell);
+    return at;
+}
+
+/* spell: nothing becomes a run. */
+static int32_t re_nodes(struct lk_syntax *s, const struct re *r, int32_t next, int spell)
+{
+    int32_t at;
     if (s->failed || next < 0) return -1;
     switch (r->kind) {
     case EMPTY:
@@ -395,22 +464,14 @@ static int32_t re_nodes(struct lk_syntax *s, const struct re *r, int32_t next)
     case SET:
         return set_nodes(s, &r->set, next);
     case CAT:
-        return re_nodes(s, r->a, re_nodes(s, r->b, next));
+        if (!spell && (at = led_nodes(s, r, next)) >= 0) return at;
+        return re_nodes(s, r->a, re_nodes(s, r->b, next, spell), spell);
     case ALT:
-        return lk__syn_either(s, re_nodes(s, r->a, next), re_nodes(s, r->b, next));
+        return lk__syn_either(s, re_nodes(s, r->a, next, spell), re_nodes(s, r->b, next, spell));
     case REP:
         break;
     }
-    if (r->most < 0) {
-        loop = lk__syn_split(s, next, next);
-        int32_t body = re_nodes(s, r->a, loop);
-        if (body >= 0) lk__syn_aim(s, loop, body, next);
-        at = loop;
-    }
-    for (int k = r->most; k > r->least && !s->failed; k--)
-        at = lk__syn_either(s, re_nodes(s, r->a, at), next);
-    for (int k = 0; k < r->least && at >= 0 && !s->failed; k++) at = re_nodes(s, r->a, at);
-    return at;
+    return rep_nodes(s, r, next, spell);
 }
 
 int lk__pattern_nodes(struct lk_syntax *s, const char *re, size_t len, int32_t next, int32_t *first,
@@ -419,7 +480,7 @@ int lk__pattern_nodes(struct lk_syntax *s, const char *re, size_t len, int32_t n
     struct parse p = {.p = re, .end = re + len, .e = e};
     struct re *r = parse_alt(&p);
     if (r && p.p < p.end) r = bad(&p, "an unmatched )");
-    *first = r ? re_nodes(s, r, next) : -1;
+    *first = r ? re_nodes(s, r, next, 0) : -1;
     lk_arena_free(&p.arena);
     if (!r) return e ? e->code : LK_EREQUEST;
     if (*first < 0 && !s->failed) return lk_fail(e, LK_EREQUEST, "pattern: no string matches it");

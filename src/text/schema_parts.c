@@ -227,7 +227,7 @@ int32_t lk__schema_array(struct lk_schema *c, const json_t *schema, int32_t next
     "31)"
 #define TIME  "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,6})?(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)"
 #define BYTE  "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
-#define LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#define LABEL "([A-Za-z0-9]{1,63}|[A-Za-z0-9][A-Za-z0-9-]{0,61}[A-Za-z0-9])"
 
 static const char *format_pattern(const char *name)
 {

@@ -147,6 +147,15 @@ static void follow_call(struct lk_states *s, const struct lk_node *n, int32_t st
     todo_add(s, s->syn->rules[n->a], stack);
 }
 
+/* A run is inside of itself and, when none of its characters must come, already behind itself. */
+static void at_run(struct lk_states *s, const struct lk_node *n, struct lk_thread t)
+{
+    const uint32_t *limit = s->syn->limits[n->a];
+    t.q = (uint32_t)s->syn->runs[n->b].first;
+    out_add(s, t);
+    if (!limit[0]) todo_add(s, n->next, t.stack);
+}
+
 /* Adds what is reachable from (node, stack) to the set being made. */
 static void set_add(struct lk_states *s, int32_t node, int32_t stack)
 {
@@ -168,6 +177,9 @@ static void set_add(struct lk_states *s, int32_t node, int32_t stack)
         case LK_NODE_RET:
             if (t.stack) todo_add(s, s->calls[t.stack].node, s->calls[t.stack].parent);
             break;
+        case LK_NODE_RUN:
+            at_run(s, n, t);
+            break;
         default:
             out_add(s, t);
         }
@@ -176,7 +188,21 @@ static void set_add(struct lk_states *s, int32_t node, int32_t stack)
 
 static int thread_cmp(const void *a, const void *b)
 {
-    return memcmp(a, b, sizeof(struct lk_thread));
+    const struct lk_thread *x = a, *y = b;
+    if (x->node != y->node) return x->node < y->node ? -1 : 1;
+    if (x->stack != y->stack) return x->stack < y->stack ? -1 : 1;
+    if (x->q != y->q) return x->q < y->q ? -1 : 1;
+    return x->count < y->count ? -1 : x->count > y->count;
+}
+
+/* Sets of one thread, and of threads that are in order already, are the most. */
+static void threads_sort(struct lk_thread *v, size_t n)
+{
+    for (size_t i = 1; i < n; i++)
+        if (thread_cmp(&v[i - 1], &v[i]) > 0) {
+            qsort(v, n, sizeof *v, thread_cmp);
+            return;
+        }
 }
 
 static void set_describe(struct lk_states *s, struct lk_state_set *x)
@@ -188,18 +214,39 @@ static void set_describe(struct lk_states *s, struct lk_state_set *x)
         if (n->kind == LK_NODE_TOKEN) x->has_token = 1;
         if (n->kind == LK_NODE_BYTES)
             for (int k = 0; k < 8; k++) x->bytes[k] |= s->syn->sets[n->a][k];
+        for (int b = 0; n->kind == LK_NODE_RUN && b < 256; b++)
+            if (s->syn->runs[n->b].next[t->q][b] != LK_SPAN_DEAD) lk__bit_set(x->bytes, b);
         if (n->kind != LK_NODE_SPAN) continue;
         x->has_span = 1;
+        if (n->b == LK_SPAN_STRING && !t->q && s->syn->limits[n->a][1] == LK_NO_LIMIT)
+            x->has_string = 1;
         for (int b = 0; b < 256; b++)
             if (s->trie->span[n->b].next[t->q][b] != LK_SPAN_DEAD) lk__bit_set(x->bytes, b);
     }
+}
+
+static int rows_room(struct lk_states *s)
+{
+    size_t n = (size_t)s->n_classes, need = (s->n_sets + 1) * n;
+    if (need > s->cap_rows) {
+        size_t cap = s->cap_rows * 2 > need ? s->cap_rows * 2 : need * 64;
+        int32_t *v = lk_reallocarray(s->rows, cap, sizeof *v);
+        if (!v) {
+            s->failed = 1;
+            return LK_ENOMEM;
+        }
+        s->rows = v;
+        s->cap_rows = cap;
+    }
+    for (size_t k = need - n; k < need; k++) s->rows[k] = LK_STATE_UNKNOWN;
+    return 0;
 }
 
 /* The number of the set made; an equal one is found again. */
 static int32_t set_end(struct lk_states *s)
 {
     if (!s->n_out || s->failed) return LK_STATE_DEAD;
-    qsort(s->out, s->n_out, sizeof *s->out, thread_cmp);
+    threads_sort(s->out, s->n_out);
     size_t n = 0;
     for (size_t i = 0; i < s->n_out; i++)
         if (!n || memcmp(&s->out[i], &s->out[n - 1], sizeof *s->out)) s->out[n++] = s->out[i];
@@ -207,7 +254,7 @@ static int32_t set_end(struct lk_states *s)
         if (grow(s, &s->threads, s->cap_threads, &s->cap_threads, sizeof *s->threads))
             return LK_STATE_DEAD;
     }
-    if (grow(s, &s->sets, s->n_sets, &s->cap_sets, sizeof *s->sets) ||
+    if (grow(s, &s->sets, s->n_sets, &s->cap_sets, sizeof *s->sets) || rows_room(s) ||
         slots_room(s, &s->set_slots, s->n_sets + 1, set_hash))
         return LK_STATE_DEAD;
     memcpy(s->threads + s->n_threads, s->out, n * sizeof *s->out);
@@ -252,36 +299,27 @@ static void step_span(struct lk_states *s, const struct lk_thread *t, uint8_t by
     out_add(s, (struct lk_thread){t->node, t->stack, q, count});
 }
 
-static int edges_room(struct lk_states *s)
+static void step_run(struct lk_states *s, const struct lk_thread *t, uint8_t byte)
 {
-    if (s->n_edges * 2 < s->cap_edges) return 0;
-    size_t cap = s->cap_edges ? s->cap_edges * 2 : 1024;
-    struct lk_edge *v = lk_reallocarray(NULL, cap, sizeof *v);
-    if (!v) {
-        s->failed = 1;
-        return LK_ENOMEM;
+    const struct lk_node *n = &s->syn->nodes[t->node];
+    const uint32_t *limit = s->syn->limits[n->a];
+    uint32_t q = s->syn->runs[n->b].next[t->q][byte], count = t->count + (q == 0);
+    if (q == LK_SPAN_DEAD) return;
+    if (limit[1] == LK_NO_LIMIT && count > limit[0]) count = limit[0]; /* so that the set repeats */
+    struct lk_thread in = {t->node, t->stack, q, count};
+    if (q) {
+        out_add(s, in);
+        return;
     }
-    memset(v, 0xff, cap * sizeof *v);
-    for (size_t k = 0; k < s->cap_edges; k++) {
-        if (s->edges[k].key == UINT64_MAX) continue;
-        size_t i = (size_t)mix(s->edges[k].key) & (cap - 1);
-        while (v[i].key != UINT64_MAX) i = (i + 1) & (cap - 1);
-        v[i] = s->edges[k];
-    }
-    lk_free(s->edges);
-    s->edges = v;
-    s->cap_edges = cap;
-    return 0;
+    if (count < limit[1]) out_add(s, in);
+    if (count >= limit[0]) set_add(s, n->next, t->stack);
 }
 
 int32_t lk__states_step(struct lk_states *s, int32_t set, uint8_t byte)
 {
-    if (!(s->sets[set].bytes[byte >> 5] >> (byte & 31) & 1)) return LK_STATE_DEAD;
-    uint64_t key = (uint64_t)(uint32_t)set << 8 | byte;
-    if (edges_room(s)) return LK_STATE_DEAD;
-    size_t i = (size_t)mix(key) & (s->cap_edges - 1);
-    for (; s->edges[i].key != UINT64_MAX; i = (i + 1) & (s->cap_edges - 1))
-        if (s->edges[i].key == key) return s->edges[i].to;
+    size_t at = (size_t)set * (size_t)s->n_classes + s->class_of[byte];
+    if (s->rows[at] != LK_STATE_UNKNOWN) return s->rows[at];
+    if (!(s->sets[set].bytes[byte >> 5] >> (byte & 31) & 1)) return s->rows[at] = LK_STATE_DEAD;
     set_begin(s);
     for (int32_t k = 0; k < s->sets[set].n; k++) {
         const struct lk_thread t = s->threads[s->sets[set].first + (size_t)k];
@@ -290,12 +328,11 @@ int32_t lk__states_step(struct lk_states *s, int32_t set, uint8_t byte)
         if (n->kind == LK_NODE_BYTES && s->syn->sets[n->a][byte >> 5] >> (byte & 31) & 1)
             set_add(s, n->next, t.stack);
         if (n->kind == LK_NODE_SPAN) step_span(s, &t, byte);
+        if (n->kind == LK_NODE_RUN) step_run(s, &t, byte);
     }
     int32_t to = set_end(s);
     if (s->failed) return LK_STATE_DEAD;
-    s->edges[i] = (struct lk_edge){key, to}; /* making a set adds no edge: the slot is still free */
-    s->n_edges++;
-    return to;
+    return s->rows[at] = to;
 }
 
 int32_t lk__states_token(struct lk_states *s, int32_t set, int32_t id)
@@ -315,7 +352,8 @@ int32_t lk__states_rest(struct lk_states *s, int32_t set)
     set_begin(s);
     for (int32_t k = 0; k < s->sets[set].n; k++) {
         const struct lk_thread t = s->threads[s->sets[set].first + (size_t)k];
-        if (s->syn->nodes[t.node].kind == LK_NODE_BYTES) out_add(s, t);
+        int32_t kind = s->syn->nodes[t.node].kind;
+        if (kind == LK_NODE_BYTES || kind == LK_NODE_RUN) out_add(s, t);
     }
     int32_t rest = set_end(s);
     return s->sets[set].rest = rest;
@@ -323,9 +361,43 @@ int32_t lk__states_rest(struct lk_states *s, int32_t set)
 
 /* ---- life ---- */
 
+/* Bytes stay in one class while no set and no automaton tells them apart. */
+static void part(struct lk_states *s, const uint8_t key[256], int keys)
+{
+    int16_t to[256 * 256];
+    int n = 0;
+    memset(to, 0xff, (size_t)s->n_classes * (size_t)keys * sizeof *to);
+    for (int b = 0; b < 256; b++) {
+        int16_t *c = &to[s->class_of[b] * keys + key[b]];
+        if (*c < 0) *c = (int16_t)n++;
+        s->class_of[b] = (uint8_t)*c;
+    }
+    s->n_classes = n;
+}
+
+static void classes_make(struct lk_states *s)
+{
+    uint8_t key[256];
+    int spans = 0;
+    for (int32_t i = 0; i < s->syn->n_nodes; i++)
+        if (s->syn->nodes[i].kind == LK_NODE_SPAN) spans |= 1 << s->syn->nodes[i].b;
+    s->n_classes = 1;
+    for (int32_t i = 0; i < s->syn->n_sets && s->n_classes < 256; i++) {
+        for (int b = 0; b < 256; b++) key[b] = s->syn->sets[i][b >> 5] >> (b & 31) & 1;
+        part(s, key, 2);
+    }
+    for (int k = 0; k < LK_SPANS; k++)
+        for (int q = 0; spans >> k & 1 && q < s->trie->span[k].n; q++)
+            part(s, s->trie->span[k].next[q], 256);
+    for (int32_t i = 0; i < s->syn->n_runs; i++)
+        for (int q = 0; q < s->syn->runs[i].n && s->n_classes < 256; q++)
+            part(s, s->syn->runs[i].next[q], 256);
+}
+
 int lk__states_init(struct lk_states *s, const struct lk_syntax *syn, const struct lk_trie *trie)
 {
     *s = (struct lk_states){.syn = syn, .trie = trie};
+    classes_make(s);
     if (grow(s, &s->calls, 0, &s->cap_calls, sizeof *s->calls)) return LK_ENOMEM;
     s->calls[0] = (struct lk_call){-1, -1, 0};
     s->n_calls = 1;
@@ -339,7 +411,9 @@ int lk__states_forget(struct lk_states *s, int32_t *keep, size_t n)
                               .calls = s->calls,
                               .n_calls = s->n_calls,
                               .cap_calls = s->cap_calls,
-                              .call_slots = s->call_slots};
+                              .call_slots = s->call_slots,
+                              .n_classes = s->n_classes};
+    memcpy(fresh.class_of, s->class_of, sizeof fresh.class_of);
     for (size_t k = 0; k < n && !fresh.failed; k++) {
         if (keep[k] < 0) continue;
         const struct lk_state_set *x = &s->sets[keep[k]];
@@ -361,7 +435,7 @@ void lk__states_free(struct lk_states *s)
     lk_free(s->calls);
     lk_free(s->set_slots.v);
     lk_free(s->call_slots.v);
-    lk_free(s->edges);
+    lk_free(s->rows);
     lk_free(s->out);
     lk_free(s->todo);
     lk_free(s->seen);

@@ -4,7 +4,8 @@
  * A thread stands on a node that consumes something (bytes, a span, a token) or on the end; what
  * leads there without consuming is followed when the set is made. Calls it is inside of are a
  * linked list, shared and numbered too, so two threads with the same future are the same thread.
- * Inside a span a thread also has the automaton's state and a count of characters. */
+ * Inside a span or run a thread also has the automaton's state and a count of characters. Bytes
+ * that no part of the syntax tells apart are one class, and a set's steps are a row of classes. */
 #ifndef LK_TEXT_STATES_H
 #define LK_TEXT_STATES_H
 
@@ -15,14 +16,15 @@
 
 struct lk_thread {
     int32_t node, stack;
-    uint32_t q, count; /* inside a span */
+    uint32_t q, count; /* inside a span or run */
 };
 struct lk_state_set {
     size_t first; /* in threads[] */
     int32_t n;
-    int32_t rest;      /* the set of its byte threads; -2 not made yet, -1 none */
+    int32_t rest;      /* the set of its byte and run threads; -2 not made yet, -1 none */
     uint32_t bytes[8]; /* that lead anywhere */
-    uint8_t has_end, has_span, has_token;
+    uint8_t has_end, has_span, has_token,
+        has_string; /* string: inside one, at a character, no limit */
 };
 struct lk_call {
     int32_t parent, node, depth;
@@ -38,11 +40,10 @@ struct lk_states {
         int32_t *v;
         size_t cap;
     } set_slots, call_slots; /* hash tables of numbers */
-    struct lk_edge {
-        uint64_t key;
-        int32_t to;
-    } * edges;
-    size_t n_edges, cap_edges;
+    uint8_t class_of[256];
+    int n_classes;
+    int32_t *rows; /* [sets][classes]: the next set, LK_STATE_DEAD or LK_STATE_UNKNOWN */
+    size_t cap_rows;
     struct lk_thread *out, *todo; /* scratch of the set being made */
     size_t n_out, cap_out, n_todo, cap_todo;
     struct lk_seen {
@@ -54,7 +55,7 @@ struct lk_states {
     uint64_t work; /* threads touched; the caller sets a limit */
     int failed;    /* no memory */
 };
-enum { LK_STATE_DEAD = -1 };
+enum { LK_STATE_DEAD = -1, LK_STATE_UNKNOWN = -2 };
 
 int lk__states_init(struct lk_states *s, const struct lk_syntax *syn, const struct lk_trie *trie);
 void lk__states_free(struct lk_states *s);

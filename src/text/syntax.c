@@ -13,6 +13,8 @@ void lk__syn_free(struct lk_syntax *s)
     lk_free(s->sets);
     lk_free(s->rules);
     lk_free(s->limits);
+    for (int32_t i = 0; i < s->n_runs; i++) lk_free(s->runs[i].next);
+    lk_free(s->runs);
     *s = (struct lk_syntax){0};
 }
 
@@ -119,6 +121,30 @@ int32_t lk__syn_span(struct lk_syntax *s, enum lk_span kind, uint32_t least, uin
 int32_t lk__syn_token(struct lk_syntax *s, int32_t id, int32_t next)
 {
     return node(s, LK_NODE_TOKEN, next, id, 0);
+}
+
+int32_t lk__syn_run_of(struct lk_syntax *s, struct lk_run run)
+{
+    for (int32_t i = 0; i < s->n_runs; i++)
+        if (s->runs[i].n == run.n && s->runs[i].first == run.first &&
+            !memcmp(s->runs[i].next, run.next, (size_t)run.n * sizeof *run.next)) {
+            lk_free(run.next);
+            return i;
+        }
+    if (grow(s, &s->runs, s->n_runs, &s->cap_runs, sizeof *s->runs)) {
+        lk_free(run.next);
+        return 0;
+    }
+    s->runs[s->n_runs] = run;
+    return s->n_runs++;
+}
+
+int32_t lk__syn_run(struct lk_syntax *s, int32_t run, uint32_t least, uint32_t most, int32_t next)
+{
+    if (grow(s, &s->limits, s->n_limits, &s->cap_limits, sizeof *s->limits)) return 0;
+    s->limits[s->n_limits][0] = least;
+    s->limits[s->n_limits][1] = most;
+    return node(s, LK_NODE_RUN, next, s->n_limits++, run);
 }
 
 int lk__syn_check(const struct lk_syntax *s, struct lk_err *e)

@@ -18,17 +18,25 @@ enum lk_node_kind {
     LK_NODE_RET,   /* the rule's end */
     LK_NODE_SPAN,  /* span kind b with the limits at index a, then next */
     LK_NODE_TOKEN, /* the added token a */
+    LK_NODE_RUN,   /* run b, as often as the limits at index a say, then next */
 };
 struct lk_node {
     int32_t kind, next, a, b;
+};
+/* What is repeated, as an automaton over bytes; state 0: between two repetitions. */
+struct lk_run {
+    int n, first; /* first: the state it begins in; not 0 when the first time is another class than
+                     the rest */
+    uint8_t (*next)[256]; /* [n]; LK_SPAN_DEAD: no */
 };
 struct lk_syntax {
     struct lk_node *nodes;
     uint32_t (*sets)[8];
     int32_t *rules;        /* rule -> its first node, -1 while it is being made */
-    uint32_t (*limits)[2]; /* least and most characters of a span */
-    int32_t n_nodes, n_sets, n_rules, n_limits;
-    int32_t cap_nodes, cap_sets, cap_rules, cap_limits;
+    uint32_t (*limits)[2]; /* least and most characters of a span or run */
+    struct lk_run *runs;
+    int32_t n_nodes, n_sets, n_rules, n_limits, n_runs;
+    int32_t cap_nodes, cap_sets, cap_rules, cap_limits, cap_runs;
     int32_t root;
     int failed; /* LK_ENOMEM, or LK_EREQUEST: too many nodes */
 };
@@ -52,6 +60,9 @@ int32_t lk__syn_call(struct lk_syntax *s, int32_t rule, int nests, int32_t next)
 int32_t lk__syn_span(struct lk_syntax *s, enum lk_span kind, uint32_t least, uint32_t most,
                      int32_t next);
 int32_t lk__syn_token(struct lk_syntax *s, int32_t id, int32_t next);
+/* Takes run.next over (from lk_calloc); the number of the run, an equal one is found again. */
+int32_t lk__syn_run_of(struct lk_syntax *s, struct lk_run run);
+int32_t lk__syn_run(struct lk_syntax *s, int32_t run, uint32_t least, uint32_t most, int32_t next);
 /* 0, or the failure as an error. */
 int lk__syn_check(const struct lk_syntax *s, struct lk_err *e);
 

@@ -2,6 +2,7 @@
 #include "text/trie.h"
 
 #include "base/mem.h"
+#include "text/repeat.h"
 #include "text/span.h"
 #include "text/tokenizer_int.h"
 
@@ -84,8 +85,11 @@ void lk__trie_free(struct lk_trie *t)
             lk_free(t->profile[k][s].bits);
             lk_free(t->profile[k][s].inside);
             lk_free(t->profile[k][s].exits);
+            lk_free(t->profile[k][s].by_node);
         }
     }
+    for (int i = 0; i < LK_RUNS_KEPT; i++) lk__run_free(t->run[i]);
+    lk__run_free(t->string);
     lk_free(t->nodes);
     lk_free(t->same);
     lk_free(t);
@@ -98,27 +102,31 @@ struct profile_walk {
     const struct lk_span_automaton *a;
     struct lk_span_profile *p;
     uint16_t *chars; /* by token; 0xffff: not inside */
+    size_t n_by_node;
 };
 
-static void walk(struct profile_walk *w, int32_t from, int32_t to, int state, int done)
+static void walk(struct profile_walk *w, int32_t from, int32_t to, int state, int done, int depth)
 {
     for (int32_t i = from; i < to; i = w->t->nodes[i].end) {
         const struct lk_trie_node *n = &w->t->nodes[i];
         int s = w->a->next[state][n->byte], k = done;
         if (s == LK_SPAN_DEAD) continue;
         if (s == LK_SPAN_EXIT) {
-            if (w->p->exits) w->p->exits[w->p->n_exits] = (struct lk_span_exit){i, k};
+            if (w->p->exits) w->p->exits[w->p->n_exits] = (struct lk_span_exit){i, k, depth};
             w->p->n_exits++;
             continue;
         }
         k += s == 0;
         int32_t id = w->chars ? n->token : -1;
-        for (; id >= 0; id = w->t->same[id]) w->chars[id] = (uint16_t)(k + (s != 0));
-        walk(w, i + 1, n->end, s, k);
+        for (; id >= 0; id = w->t->same[id]) {
+            w->chars[id] = (uint16_t)(k + (s != 0));
+            if (w->p->by_node) w->p->by_node[w->n_by_node++] = (struct lk_span_inside){i, id};
+        }
+        walk(w, i + 1, n->end, s, k, depth + 1);
     }
 }
 
-static int profile_sort(const struct lk_trie *t, struct lk_span_profile *p, const uint16_t *chars)
+int lk__profile_sort(const struct lk_trie *t, struct lk_span_profile *p, const uint16_t *chars)
 {
     uint32_t count[LK_TRIE_DEPTH + 2] = {0}, n = 0;
     for (int32_t id = 0; id < t->n_tokens; id++)
@@ -143,21 +151,24 @@ static int profile_sort(const struct lk_trie *t, struct lk_span_profile *p, cons
 static const struct lk_span_profile *profile_get(struct lk_trie *t, enum lk_span span, int state)
 {
     struct lk_span_profile *p = &t->profile[span][state];
-    struct profile_walk w = {t, &t->span[span], p, NULL};
+    struct profile_walk w = {t, &t->span[span], p, NULL, 0};
+    int listed = span == LK_SPAN_STRING && !state;
     if (p->ready) return p;
     uint16_t *chars = lk_reallocarray(NULL, (size_t)t->n_tokens + 1, sizeof *chars);
-    walk(&w, 0, t->n_nodes, state, 0); /* counts the exits */
+    walk(&w, 0, t->n_nodes, state, 0, 1); /* counts the exits */
     p->exits = lk_reallocarray(NULL, p->n_exits + 1, sizeof *p->exits);
+    if (listed) p->by_node = lk_reallocarray(NULL, (size_t)t->n_tokens + 1, sizeof *p->by_node);
     p->n_exits = 0;
     w.chars = chars;
-    if (chars && p->exits) {
+    if (chars && p->exits && (p->by_node || !listed)) {
         memset(chars, 0xff, (size_t)t->n_tokens * sizeof *chars);
-        walk(&w, 0, t->n_nodes, state, 0);
-        p->ready = !profile_sort(t, p, chars);
+        walk(&w, 0, t->n_nodes, state, 0, 1);
+        p->ready = !lk__profile_sort(t, p, chars);
     }
     lk_free(chars);
     if (p->ready) return p;
     lk_free(p->exits);
+    lk_free(p->by_node);
     lk_free(p->inside);
     lk_free(p->bits);
     *p = (struct lk_span_profile){0};

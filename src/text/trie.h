@@ -38,10 +38,16 @@ struct lk_span_profile {
     int32_t *inside;                /* the same tokens, by characters needed */
     uint32_t at[LK_TRIE_DEPTH + 2]; /* inside[at[k]..at[k+1]) need k characters */
     struct lk_span_exit {
-        int32_t node, chars;
-    } * exits;
+        int32_t node, chars, depth; /* depth: bytes to the node, its own included */
+    } * exits;                      /* in the order of nodes */
     size_t n_exits;
+    struct lk_span_inside {
+        int32_t node, id;
+    } * by_node; /* the tokens inside again, in the order of nodes; of a string's beginning only */
 };
+
+enum { LK_RUNS_KEPT = 24 }; /* about 2 MB each at 248k tokens */
+struct lk_run_profile;      /* repeat.h */
 
 struct lk_trie {
     struct lk_trie_node *nodes;
@@ -49,10 +55,15 @@ struct lk_trie {
     int32_t *same;             /* same[id]: another token of the same bytes, -1 none */
     struct lk_span_automaton span[LK_SPANS];
     struct lk_span_profile profile[LK_SPANS][LK_SPAN_STATES];
+    struct lk_run_profile *run[LK_RUNS_KEPT];
+    uint64_t run_uses;
+    struct lk_run_profile *string; /* inside of a string, as a run; for its cut */
 };
 
 struct lk_trie *lk__trie_new(const struct lk_tokenizer *t);
 void lk__trie_free(struct lk_trie *t);
+/* Fills p's lists from chars[token]: characters needed, 0xffff: not inside. */
+int lk__profile_sort(const struct lk_trie *t, struct lk_span_profile *p, const uint16_t *chars);
 
 static inline void lk__bit_set(uint32_t *bits, int32_t i)
 {

@@ -216,6 +216,44 @@ static void mask_and_accept_agree(void **state)
     json_decref(v);
 }
 
+/* The same, every token at every step, for patterns whose masks are put together from tables: runs of all kinds, led by
+ * another class, counted, nested, between escapes and in the middle of letters. */
+static void patterns_agree_with_their_masks(void **state)
+{
+    static const char *const res[] = {
+        "foo[0-9]+bar",   "^https?://",        "^[^\\s@]+@[^\\s@]+$", "^(\\w+\\.)+\\w{2,5}$", "^[A-Z][a-z]+( [A-Z][a-z]+)*$",
+        "^.{5,9}$",       "^.*ab[a-z ]{3,9}$", "^.*a.{4}$",           "^(?:[^\\\\/]|\\\\.)*$", "^[A-Za-z_][A-Za-z0-9_]*$",
+        "^[a-z]{3}[0-9a-f]{2,5}[^x]{0,3}$",    "^([a-z]{2,3}-?)+$",   "^(a|b|\\d)*[a-z]{2}$",  "(a*)*",
+        "^[\\u00c0-\\u024f\\u4e00-\\u9fff a-z]{2,}$", "^[\\x00-\\x1f\"\\\\]{0,4}$", "^\\S+\\s.*$", "^(ab|cd)*[ab]?$", "x|y+|^z{2}$"};
+    struct lk_tokenizer *t = demo_tokenizer();
+    int vocab = lk_tokenizer_vocab(t), masks = 0;
+    uint32_t bits[512];
+    for (size_t i = 0; i < sizeof res / sizeof *res; i++) {
+        struct lk_err e = {0};
+        json_t *schema = json_pack("{s:s, s:s}", "type", "string", "pattern", res[i]);
+        for (uint64_t seed = 1; seed <= 2; seed++) {
+            uint64_t r = seed * 31 + i;
+            struct lk_gram *g = gram_of(t, schema, &e);
+            if (!g) fail_msg("%s: %s", res[i], e.text);
+            for (int n = 0; n < 30; n++) {
+                lk_gram_mask(g, bits, vocab);
+                masks++;
+                for (int32_t id = 0; id < vocab; id++) {
+                    int ok = !lk_gram_accept(g, id);
+                    if (ok) lk_gram_rewind(g, 1);
+                    if (ok != allowed(bits, id)) fail_msg("%s, step %d, token %d: accept %d, mask %d", res[i], n, id, ok, !ok);
+                }
+                int32_t id = pick(t, bits, vocab, n, NULL, &r);
+                if (id < 0 || id == stops[0] || lk_gram_accept(g, id)) break;
+            }
+            lk_gram_free(g);
+        }
+        json_decref(schema);
+    }
+    assert_true(masks > 150);
+    lk_tokenizer_close(t);
+}
+
 static void refused(const char *schema, const char *says)
 {
     struct lk_syntax s;
@@ -453,6 +491,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(stored_texts_are_judged_alike),
         cmocka_unit_test(walks_arrive_at_json),
         cmocka_unit_test(mask_and_accept_agree),
+        cmocka_unit_test(patterns_agree_with_their_masks),
         cmocka_unit_test(what_cannot_be_enforced_is_named),
         cmocka_unit_test(any_object_is_an_object),
         cmocka_unit_test(forced_calls_parse),
