@@ -16,12 +16,12 @@ static int read_format(struct lk_run *r, struct lk_fault *f)
     const char *type = NULL;
     if (lk_get_obj(r->body, "response_format", &o, f) < 0) return -1;
     if (!o) return 0;
-    if (lk_get_str(o, "type", &type, f) < 0) return -1;
+    if (lk_get_str(o, "response_format.type", &type, f) < 0) return -1;
     if (!type) return lk_fault_field(f, "response_format.type", "is missing");
     if (!strcmp(type, "text")) return 0;
     if (!strcmp(type, "json_object")) return lk_rule_schema(&r->rule, &r->arena, NULL, "response_format", f);
     if (strcmp(type, "json_schema")) return lk_fault_field(f, "response_format.type", "must be text, json_object or json_schema");
-    if (lk_get_obj(o, "json_schema", &js, f) < 0) return -1;
+    if (lk_get_obj(o, "response_format.json_schema", &js, f) < 0) return -1;
     if (!js || !(schema = json_object_get(js, "schema")))
         return lk_fault_field(f, "response_format.json_schema.schema", "is missing");
     return lk_rule_schema(&r->rule, &r->arena, schema, "response_format.json_schema.schema", f);
@@ -75,7 +75,7 @@ static int read_stream(struct lk_run *r, struct lk_fault *f)
     if (lk_get_obj(r->body, "stream_options", &o, f) < 0) return -1;
     if (!o) return 0;
     if (!r->p.stream) return lk_fault_field(f, "stream_options", "needs stream: true");
-    return lk_get_bool(o, "include_usage", &r->p.include_usage, f) < 0 ? -1 : 0;
+    return lk_get_bool(o, "stream_options.include_usage", &r->p.include_usage, f) < 0 ? -1 : 0;
 }
 
 static int read_all(struct lk_run *r, struct lk_fault *f)

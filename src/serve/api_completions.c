@@ -63,7 +63,7 @@ static int read_all(struct lk_run *r, struct lk_fault *f)
         return lk_fault_set(f, 400, "parameter_not_supported", "suffix", "suffix: not supported");
     if (lk_get_bool(r->body, "echo", &r->p.echo, f) < 0 || lk_get_obj(r->body, "stream_options", &o, f) < 0) return -1;
     if (o && !r->p.stream) return lk_fault_field(f, "stream_options", "needs stream: true");
-    if (o && lk_get_bool(o, "include_usage", &r->p.include_usage, f) < 0) return -1;
+    if (o && lk_get_bool(o, "stream_options.include_usage", &r->p.include_usage, f) < 0) return -1;
     return read_prompt(r, f);
 }
 

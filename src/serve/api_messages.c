@@ -21,7 +21,7 @@ static int read_choice(struct lk_run *r, struct lk_fault *f)
     const char *type = NULL, *name = NULL;
     if (lk_get_obj(r->body, "tool_choice", &o, f) < 0) return -1;
     if (!o) return 0;
-    if (lk_get_str(o, "type", &type, f) < 0 || lk_get_str(o, "name", &name, f) < 0) return -1;
+    if (lk_get_str(o, "tool_choice.type", &type, f) < 0 || lk_get_str(o, "tool_choice.name", &name, f) < 0) return -1;
     if (!type) return lk_fault_field(f, "tool_choice.type", "is missing");
     if (!strcmp(type, "auto")) return 0;
     if (!strcmp(type, "none")) {
@@ -42,16 +42,16 @@ static int read_thinking(struct lk_run *r, struct lk_fault *f)
     int rc;
     if (lk_get_obj(r->body, "thinking", &o, f) < 0 || lk_get_obj(r->body, "output_config", &out, f) < 0) return -1;
     if (o) {
-        if (lk_get_str(o, "type", &type, f) < 0) return -1;
+        if (lk_get_str(o, "thinking.type", &type, f) < 0) return -1;
         if (!type || (strcmp(type, "enabled") && strcmp(type, "disabled") && strcmp(type, "adaptive")))
             return lk_fault_field(f, "thinking.type", "must be enabled, adaptive or disabled");
         r->chat.enable_thinking = strcmp(type, "disabled") != 0;
-        if ((rc = lk_get_int(o, "budget_tokens", 0, 16777216, &budget, f)) < 0) return -1;
+        if ((rc = lk_get_int(o, "thinking.budget_tokens", 0, 16777216, &budget, f)) < 0) return -1;
         if (rc && r->chat.enable_thinking) r->p.budget = (int)budget;
     }
-    if (out && (lk_get_str(out, "effort", &effort, f) < 0 || lk_get_obj(out, "format", &format, f) < 0)) return -1;
+    if (out && (lk_get_str(out, "output_config.effort", &effort, f) < 0 || lk_get_obj(out, "output_config.format", &format, f) < 0)) return -1;
     if (format) {
-        if (lk_get_str(format, "type", &kind, f) < 0) return -1;
+        if (lk_get_str(format, "output_config.format.type", &kind, f) < 0) return -1;
         if (!kind || strcmp(kind, "json_schema") || !json_object_get(format, "schema"))
             return lk_fault_field(f, "output_config.format", "must be {type: json_schema, schema}");
         if (lk_rule_schema(&r->rule, &r->arena, json_object_get(format, "schema"), "output_config.format.schema", f)) return -1;

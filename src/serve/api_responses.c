@@ -55,9 +55,9 @@ static int read_format(struct lk_run *r, struct lk_fault *f)
 {
     const json_t *text = NULL, *o = NULL;
     const char *type = NULL;
-    if (lk_get_obj(r->body, "text", &text, f) < 0 || (text && lk_get_obj(text, "format", &o, f) < 0)) return -1;
+    if (lk_get_obj(r->body, "text", &text, f) < 0 || (text && lk_get_obj(text, "text.format", &o, f) < 0)) return -1;
     if (!o) return 0;
-    if (lk_get_str(o, "type", &type, f) < 0) return -1;
+    if (lk_get_str(o, "text.format.type", &type, f) < 0) return -1;
     if (type && !strcmp(type, "text")) return 0;
     if (type && !strcmp(type, "json_object")) return lk_rule_schema(&r->rule, &r->arena, NULL, "text.format", f);
     if (!type || strcmp(type, "json_schema") || !json_object_get(o, "schema"))
@@ -100,7 +100,7 @@ static int read_prompt(struct lk_run *r, struct lk_fault *f)
     const char *instructions = NULL, *effort = NULL;
     if (lk_front_model(r->f, r->body, f) || read_input(r, f)) return -1;
     if (lk_get_str(r->body, "instructions", &instructions, f) < 0 || lk_get_obj(r->body, "reasoning", &reasoning, f) < 0) return -1;
-    if (reasoning && lk_get_str(reasoning, "effort", &effort, f) < 0) return -1;
+    if (reasoning && lk_get_str(reasoning, "reasoning.effort", &effort, f) < 0) return -1;
     if (lk_params_think(&r->chat, r->body, effort, "reasoning.effort", f)) return -1;
     r->tools = lk_tools_responses(json_object_get(r->body, "tools"), f);
     r->parse_tools = 1;
@@ -138,6 +138,10 @@ static json_t *echo_fields(const struct lk_run *r)
     json_object_set_new(o, "parallel_tool_calls", json_true());
     json_object_set_new(o, "tools", tools && !json_is_null(tools) ? json_incref(tools) : json_array());
     json_object_set_new(o, "tool_choice", choice && !json_is_null(choice) ? json_incref(choice) : json_string("auto"));
+    json_t *text = json_object_get(r->body, "text"), *reasoning = json_object_get(r->body, "reasoning");
+    json_object_set_new(o, "text", json_is_object(text) ? json_incref(text) : json_pack("{s:{s:s}}", "format", "type", "text"));
+    json_object_set_new(o, "reasoning", json_is_object(reasoning) ? json_incref(reasoning)
+                                                                    : json_pack("{s:n, s:n}", "effort", "summary"));
     if (json_is_null(json_object_get(o, "metadata"))) json_object_set_new(o, "metadata", json_object());
     return o;
 }
@@ -176,7 +180,6 @@ static json_t *response_json(struct lk_run *r, const struct lk_gen_totals *t)
                           own->output, "previous_response_id", own->previous ? own->previous : json_null(), "usage",
                           t ? usage_json(t) : json_null());
     json_object_set_new(o, "store", json_boolean(own->store));
-    json_object_set_new(o, "text", json_pack("{s:{s:s}}", "format", "type", "text"));
     json_object_set_new(o, "truncation", json_string("disabled"));
     json_object_update(o, own->echo);
     if (t) json_object_set_new(o, "timings", lk_timings_json(t));

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "serve/replay.h"
 #include "text/json_schema.h"
 
 #include <inttypes.h>
@@ -42,14 +43,14 @@ void lk_ask_free(struct lk_ask *a)
     lk_ids_free(&a->ids);
 }
 
-int lk_front_fit(const struct lk_front *f, const struct lk_ids *ids, struct lk_fault *fault)
+int lk_front_fit(const struct lk_front *f, const struct lk_ids *ids, const char *where, struct lk_fault *fault)
 {
     int ctx = lk_link_ready(f->link)->ctx;
-    if (!ids->n) return lk_fault_set(fault, 400, "invalid_value", NULL, "the prompt has no tokens");
+    if (!ids->n) return lk_fault_set(fault, 400, "invalid_value", where, "%s: the prompt has no tokens", where);
     if (ctx <= 0 || ids->n < (size_t)ctx) return 0;
-    return lk_fault_set(fault, 400, "context_length_exceeded", NULL,
-                        "the prompt has %zu tokens and the context of this server %d; shorten it, or start with a larger --ctx",
-                        ids->n, ctx);
+    return lk_fault_set(fault, 400, "context_length_exceeded", where,
+                        "%s: the prompt has %zu tokens and the context of this server %d; shorten it, or start with a larger --ctx",
+                        where, ids->n, ctx);
 }
 
 int lk_front_render(const struct lk_front *f, json_t *messages, const json_t *tools, struct lk_chat_opts *o,
@@ -65,8 +66,12 @@ int lk_front_render(const struct lk_front *f, json_t *messages, const json_t *to
     if ((rc = lk_chat_render(f->s->dialect, messages, tools, o, &p, &e))) goto out;
     out->thinking_open = p.thinking_open;
     if ((rc = lk_prompt_encode(&p, f->s->tok, &out->ids, &e))) goto out;
+    if ((rc = lk_replay_apply(f->turns, f->s->tok, &out->ids))) goto nomem;
     if (prefill)
         rc = lk_tokenizer_encode(f->s->tok, json_string_value(prefill), json_string_length(prefill), LK_SPECIALS_NONE, &out->ids, &e);
+    goto out;
+nomem:
+    lk_fail(&e, rc, "no memory for a prompt");
 out:
     lk_prompt_free(&p);
     if (rc) return lk_fault_err(fault, &e);
@@ -97,13 +102,11 @@ int lk_rule_tools(struct lk_wire_rule *r, struct lk_arena *a, enum lk_choice cho
 
 int lk_rule_schema(struct lk_wire_rule *r, struct lk_arena *a, const json_t *schema, const char *where, struct lk_fault *fault)
 {
-    struct lk_syntax syntax = {0};
     struct lk_err e = {0};
-    if (lk_schema_syntax(&syntax, schema, &e)) {
+    if (lk_schema_check(schema, &e)) {
         if (e.code != LK_EREQUEST) return lk_fault_err(fault, &e);
         return lk_fault_set(fault, 400, "unsupported_schema", where, "%s: %s", where, e.text);
     }
-    lk__syn_free(&syntax);
     r->schema = schema ? dump(a, schema, fault) : "";
     return r->schema ? 0 : -1;
 }

@@ -21,6 +21,9 @@ int lk_fault_field(struct lk_fault *f, const char *param, const char *fmt, ...) 
 /* From an error of a lower stage: LK_EREQUEST 400, LK_EBUSY 503, the rest 500. */
 int lk_fault_err(struct lk_fault *f, const struct lk_err *e);
 
+/* The error object of a fault, in OpenAI's or Anthropic's shape. */
+json_t *lk_fault_json(const struct lk_fault *f, int anthropic);
+
 /* Readers of one field of an object. Absent and null leave *out as it is and return 0; present returns 1; a wrong type or
  * range fills f and returns -1. */
 int lk_get_num(const json_t *o, const char *name, double min, double max, double *out, struct lk_fault *f);

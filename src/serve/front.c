@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "serve/replay.h"
 
 #include <errno.h>
 #include <event2/event.h>
@@ -104,14 +105,15 @@ static int open_all(struct loop *l, const struct lk_serve *s, struct lk_err *e)
     struct timeval tick = {0, (int)(TICK_S * 1e6)};
     int rc;
     f->calls = lk_lru_new(KEEP_CALLS, KEEP_BYTES, lk_free);
+    f->turns = lk_replay_new();
     f->responses = lk_lru_new(KEEP_RESPONSES, KEEP_BYTES, free_json);
-    if (!(f->base = event_base_new()) || !f->calls || !f->responses) return lk_fail(e, LK_ENOMEM, "no memory for the server");
+    if (!(f->base = event_base_new()) || !f->calls || !f->turns || !f->responses) return lk_fail(e, LK_ENOMEM, "no memory for the server");
     const struct lk_link_opts lo = {f->base, s->worker_argv, SILENCE_S, s->o->watchdog_s, on_event, on_lost, on_changed, l};
     const struct lk_http_opts ho = {f->base, s->o->host, s->o->port, (size_t)s->o->max_body_mb << 20, s->o->keepalive_s, s->o->cors,
                                     on_request, on_http_done, l};
     if ((rc = lk_http_new(&f->http, &ho, e))) return rc;
     if ((rc = lk_link_new(&f->link, &lo, e))) return rc;
-    const struct lk_gens_opts go = {f->link, s->tok, s->stop_ids, s->n_stop_ids, s->parallel + s->o->queue, f->calls};
+    const struct lk_gens_opts go = {f->link, s->tok, s->stop_ids, s->n_stop_ids, s->parallel + s->o->queue, f->calls, f->turns};
     f->gens = lk_gens_new(&go);
     l->tick = event_new(f->base, -1, EV_PERSIST, on_tick, l);
     l->term = evsignal_new(f->base, SIGTERM, on_signal, l);
@@ -132,6 +134,7 @@ static void close_all(struct loop *l)
     for (size_t i = 0; i < 3; i++)
         if (ev[i]) event_free(ev[i]);
     lk_lru_free(f->calls);
+    lk_lru_free(f->turns);
     lk_lru_free(f->responses);
     if (f->base) event_base_free(f->base);
 }
@@ -142,6 +145,7 @@ int lk_serve_run(const struct lk_serve *s, struct lk_err *e)
     uint64_t r = 0;
     if (!l) return lk_fail(e, LK_ENOMEM, "no memory for the server");
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file past a limit is a failed write, here and in the engine, which inherits this */
     raise_files();
     if (getrandom(&r, sizeof r, 0) != sizeof r) r = (uint64_t)time(NULL);
     snprintf(l->f.instance, sizeof l->f.instance, "%016" PRIx64, r);

@@ -22,7 +22,7 @@ struct lk_front {
     struct lk_http *http;
     struct lk_link *link;
     struct lk_gens *gens;
-    struct lk_lru *calls, *responses;
+    struct lk_lru *calls, *turns, *responses; /* what was sampled, by call and by turn (replay.h); stored responses */
     int draining;
     double started;
     char instance[20]; /* random, new with each start: ids are unique over restarts */
@@ -51,8 +51,8 @@ void lk_ask_free(struct lk_ask *a);
 /* messages as lk_turns_* made them; prefill: a JSON string or NULL. Refuses a prompt that fills the context. */
 int lk_front_render(const struct lk_front *f, json_t *messages, const json_t *tools, struct lk_chat_opts *o,
                     const json_t *prefill, struct lk_ask *out, struct lk_fault *fault);
-/* The room left: max_tokens is cut to it; a prompt without room for one token is a 400 context_length_exceeded. */
-int lk_front_fit(const struct lk_front *f, const struct lk_ids *ids, struct lk_fault *fault);
+/* A prompt without room for one token is a 400 context_length_exceeded about the field `where`. */
+int lk_front_fit(const struct lk_front *f, const struct lk_ids *ids, const char *where, struct lk_fault *fault);
 
 /* tool_choice and response_format -> the rule of the answer; its strings live in the arena. */
 enum lk_choice { LK_CHOICE_AUTO, LK_CHOICE_NONE, LK_CHOICE_REQUIRED, LK_CHOICE_NAMED };

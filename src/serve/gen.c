@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "serve/replay.h"
 #include "serve/turns.h"
 #include "text/reply.h"
 
@@ -31,14 +32,15 @@ struct lk_gen {
     struct lk_decoder dec;
     struct lk_reply *reply;
     struct lk_stops *stops;
-    struct lk_buf piece, raw, pending, think, content, args, name;
+    struct lk_buf piece, pending, think, content, args, name;
     enum lk_gen_kind pending_kind;
     int cut; /* a stop string was met: which + 1 */
     int prompt, completion, reasoning, logprobs;
     enum lk_gen_finish finish;
     const char *stop_sequence;
     struct lk_timings t;
-    size_t call_from; /* raw: where the open call may begin */
+    struct lk_ids turn; /* tokens of the whole turn, the prompt's part of it first; chat only */
+    size_t turn_from;   /* where the answer begins in it */
     json_t *calls, *lp;
 };
 
@@ -164,21 +166,90 @@ static void call_begin(struct lk_gen *g, const char *name, size_t len)
     emit(g, LK_GEN_CALL, g->name.data ? g->name.data : "", len, (int)json_array_size(g->calls) - 1);
 }
 
-/* The raw bytes end here: the parser saw </tool_call> in the token that was pushed last. */
 static void call_end(struct lk_gen *g)
 {
-    static const char open[] = "<tool_call>", close[] = "</tool_call>";
     json_t *call = json_array_get(g->calls, json_array_size(g->calls) - 1);
-    const char *args = g->args.data ? g->args.data : "{}";
-    json_object_set_new(call, "arguments", json_string(args));
+    json_object_set_new(call, "arguments", json_string(g->args.data ? g->args.data : "{}"));
     emit(g, LK_GEN_CALL_END, NULL, 0, (int)json_array_size(g->calls) - 1);
-    if (!g->raw.data || !g->all->o.calls) return;
-    const char *from = strstr(g->raw.data + g->call_from, open), *end = NULL;
-    for (const char *p = from; p && (p = strstr(p, close)); p += sizeof close - 1) end = p + sizeof close - 1;
-    if (!from || !end) return; /* a broken call: rendered anew when it is replayed */
-    g->call_from = (size_t)(end - g->raw.data);
-    lk_call_remember(g->all->o.calls, json_string_value(json_object_get(call, "id")), g->name.data ? g->name.data : "", args, from,
-                     (size_t)(end - from));
+}
+
+/* ---- what the next turn must repeat ---- */
+
+/* The bytes of tokens [from, to) of the turn; NULL: no memory. lk_free. */
+static char *bytes_of(const struct lk_gen *g, size_t from, size_t to)
+{
+    struct lk_buf b = {0};
+    for (size_t i = from; i < to; i++) {
+        size_t n;
+        const char *p = lk_tokenizer_bytes(g->all->o.tok, g->turn.v[i], &n);
+        if (p) lk_buf_add(&b, p, n);
+    }
+    char *out = b.failed ? NULL : lk_strndup(b.data ? b.data : "", b.len);
+    lk_buf_free(&b);
+    return out;
+}
+
+static const char *past_space(const char *p)
+{
+    return p + strspn(p, " \t\r\n");
+}
+
+/* White space between the content and the first call; NULL: something else stands there. Behind </think> two line breaks
+ * are the template's own. */
+static const char *first_gap(const struct lk_gen *g, const char *lead)
+{
+    const char *c = g->content.data ? g->content.data : "";
+    size_t n = g->content.len;
+    if (g->o.thinking_open && !strncmp(lead, "\n\n", 2)) lead += 2;
+    while (n && strchr(" \t\r\n", c[n - 1])) n--;
+    return strncmp(lead, c, n) ? NULL : lead + n;
+}
+
+/* Call k was tokens [from, to) of the turn, behind token `after`; the last call also has what follows it. */
+static void remember_call(struct lk_gen *g, size_t k, size_t after, size_t from, size_t to)
+{
+    const json_t *call = json_array_get(g->calls, k);
+    int last = k + 1 == json_array_size(g->calls);
+    char *lead = bytes_of(g, after, from), *raw = bytes_of(g, from, to), *tail = bytes_of(g, to, last ? g->turn.n : to);
+    const char *gap = lead && !k ? first_gap(g, lead) : lead;
+    const struct lk_call_memory m = {
+        .name = json_string_value(json_object_get(call, "name")),
+        .args = json_string_value(json_object_get(call, "arguments")),
+        .raw = raw,
+        .gap = gap && !*past_space(gap) ? gap : NULL,
+        .tail = tail && *tail && !*past_space(tail) ? tail : NULL,
+        .think = !k && g->think.len ? g->think.data : NULL,
+    };
+    if (raw && lead && tail) lk_call_remember(g->all->o.calls, json_string_value(json_object_get(call, "id")), &m);
+    lk_free(lead);
+    lk_free(raw);
+    lk_free(tail);
+}
+
+/* The answer has ended by itself. Calls are found by their control tokens, so that a tag within a value is none; a call
+ * without both is rendered anew when it is replayed. */
+static void remember_turn(struct lk_gen *g)
+{
+    const struct lk_tokenizer *t = g->all->o.tok;
+    int32_t open = lk_tokenizer_find(t, "<tool_call>"), close = lk_tokenizer_find(t, "</tool_call>"),
+            think = lk_tokenizer_find(t, "</think>");
+    size_t i = g->turn_from, n = json_array_size(g->calls), from = 0, after;
+    if (!g->turn.n) return;
+    while (g->o.thinking_open && i < g->turn.n && g->turn.v[i++] != think) continue;
+    for (int keep = 0; keep < 2 && n && g->all->o.calls; keep++) { /* count them, then keep them */
+        size_t k = 0;
+        after = i;
+        for (size_t j = i; j < g->turn.n; j++) {
+            if (g->turn.v[j] == open && !from) from = j;
+            if (g->turn.v[j] != close || !from) continue;
+            if (keep) remember_call(g, k, after, from, j + 1);
+            after = j + 1;
+            from = 0;
+            k++;
+        }
+        if (k != n) break;
+    }
+    if (g->all->o.turns) lk_replay_learn(g->all->o.turns, t, &g->turn);
 }
 
 static void on_reply(void *arg, const struct lk_reply_event *ev)
@@ -266,6 +337,7 @@ static void finish(struct lk_gen *g, enum lk_gen_finish why)
     flush(g);
     g->finish = g->cut ? LK_GEN_STOP : why;
     if (g->finish == LK_GEN_STOP && json_array_size(g->calls)) g->finish = LK_GEN_TOOLS;
+    if (why == LK_GEN_STOP && !g->cut && g->o.chat) remember_turn(g);
     count(g);
     g->done = 1;
     emit(g, LK_GEN_DONE, NULL, 0, 0);
@@ -284,6 +356,7 @@ static void one_token(struct lk_gen *g, int32_t id, const struct lk_logprob *lp)
     g->completion++;
     g->reasoning += thinking;
     if (is_stop(g, id)) return;
+    if (g->o.chat) lk_ids_add(&g->turn, id);
     lk_buf_reset(&g->piece);
     lk_decoder_push(&g->dec, g->all->o.tok, id, 1, &g->piece);
     if (g->lp && lp && !thinking) add_logprob(g, id, lp);
@@ -292,7 +365,6 @@ static void one_token(struct lk_gen *g, int32_t id, const struct lk_logprob *lp)
         add_content(g, g->piece.data, g->piece.len);
         return;
     }
-    if (g->o.parse_tools && !thinking) lk_buf_add(&g->raw, g->piece.data, g->piece.len);
     lk_reply_push(g->reply, g->piece.data, g->piece.len);
 }
 
@@ -449,6 +521,8 @@ struct lk_gen *lk_gen_start(struct lk_gens *s, const struct lk_gen_opts *o, stru
     g->id = ++s->next_id;
     g->start = lk_clock();
     g->prompt = (int)o->ids->n;
+    if (o->chat && s->o.turns) lk_replay_begin(&g->turn, s->o.tok, o->ids); /* without it the turn is not remembered */
+    g->turn_from = g->turn.n;
     if (o->deadline_s > 0) g->deadline = g->start + o->deadline_s + 0.5; /* the engine's own comes first */
     if (make_parsers(g)) {
         lk_fault_set(f, 503, "out_of_memory", NULL, "no memory for a request");
@@ -475,8 +549,9 @@ void lk_gen_free(struct lk_gen *g)
     }
     lk_reply_free(g->reply);
     if (g->stops) lk_stops_free(g->stops);
-    struct lk_buf *bufs[] = {&g->piece, &g->raw, &g->pending, &g->think, &g->content, &g->args, &g->name};
+    struct lk_buf *bufs[] = {&g->piece, &g->pending, &g->think, &g->content, &g->args, &g->name};
     for (size_t i = 0; i < sizeof bufs / sizeof *bufs; i++) lk_buf_free(bufs[i]);
+    lk_ids_free(&g->turn);
     json_decref(g->calls);
     json_decref(g->lp);
     lk_free(g);

@@ -72,7 +72,7 @@ struct lk_gens_opts {
     const int32_t *stop_ids;
     int n_stop_ids;
     int limit;               /* running + waiting */
-    struct lk_lru *calls;  /* sampled calls are remembered here */
+    struct lk_lru *calls, *turns; /* sampled calls and turns (replay.h) are remembered here */
 };
 
 struct lk_gens_stats {

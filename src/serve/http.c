@@ -31,6 +31,7 @@
 #define WRITE_S 20         /* a reader that takes nothing */
 #define MAX_HEADERS 65536
 #define MAX_AHEAD 65536    /* bytes of a next request kept while one is worked on */
+#define FAR_BEHIND (256u << 10)
 #define MAX_BEHIND (4u << 20) /* unread output before a reader is cut off: hours of text at reading speed */
 
 struct lk_http {
@@ -47,13 +48,26 @@ struct lk_hx {
     struct lk_http *h;
     struct evhttp_request *req;
     struct lk_hx *next, **prev;
-    char *path;
+    char *path, id[24];
     const char *route;
     int streaming, anthropic, cut, status;
     double sent_at;
     void (*gone)(void *arg);
     void *gone_arg;
 };
+
+static const char *phrase(int status)
+{
+    static const struct { int status; const char *text; } t[] = {
+        {200, "OK"}, {204, "No Content"}, {400, "Bad Request"}, {401, "Unauthorized"}, {404, "Not Found"},
+        {405, "Method Not Allowed"}, {413, "Content Too Large"}, {417, "Expectation Failed"},
+        {429, "Too Many Requests"}, {500, "Internal Server Error"}, {501, "Not Implemented"}, {503, "Service Unavailable"},
+        {504, "Gateway Timeout"}, {529, "Overloaded"},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++)
+        if (t[i].status == status) return t[i].text;
+    return "Unknown";
+}
 
 static void hx_free(struct lk_hx *x)
 {
@@ -70,6 +84,8 @@ static void on_close(struct evhttp_connection *c, void *arg)
 {
     struct lk_hx *x = arg;
     struct evhttp_request *orphan = evhttp_request_get_connection(x->req) ? NULL : x->req;
+    struct bufferevent *bev = evhttp_connection_get_bufferevent(c);
+    if (x->streaming && !x->cut && bev && evbuffer_get_length(bufferevent_get_output(bev)) > FAR_BEHIND) x->h->n_cut++; /* by time */
     x->status = 499;
     if (x->gone) x->gone(x->gone_arg);
     hx_free(x);
@@ -124,7 +140,6 @@ static void on_request(struct evhttp_request *req, void *arg)
     const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(req);
     const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
     struct lk_hx *x = lk_calloc(1, sizeof *x);
-    char id[40];
     if (!x) {
         evhttp_send_error(req, HTTP_SERVUNAVAIL, NULL);
         return;
@@ -133,7 +148,10 @@ static void on_request(struct evhttp_request *req, void *arg)
     x->req = req;
     x->route = "other";
     x->sent_at = lk_clock();
-    x->path = evhttp_uridecode(path && *path ? path : "/", 0, NULL);
+    size_t n = 0;
+    x->path = evhttp_uridecode(path && *path ? path : "/", 0, &n);
+    for (size_t i = 0; x->path && i < n; i++)
+        if (!x->path[i]) x->path[i] = '?'; /* %00 ends no path */
     x->next = h->open;
     x->prev = &h->open;
     if (h->open) h->open->prev = &x->next;
@@ -141,8 +159,8 @@ static void on_request(struct evhttp_request *req, void *arg)
     h->n_open++;
     watch(x, c);
     add_cors(x);
-    snprintf(id, sizeof id, "req_%016llx", (unsigned long long)++h->n_ids);
-    lk_hx_header(x, "X-Request-Id", id);
+    snprintf(x->id, sizeof x->id, "req_%016llx", (unsigned long long)++h->n_ids);
+    lk_hx_header(x, "X-Request-Id", x->id);
     h->o.handler(h->o.arg, x);
 }
 
@@ -169,6 +187,51 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
         evbuffer_free(b);
         x->sent_at = now;
     }
+}
+
+/* ---- what the library refuses by itself ---- */
+
+static const struct { int status; const char *code, *text; } refusals[] = {
+    {413, "request_too_large", "the body is larger than this server takes; see --max-body"},
+    {417, "invalid_request", "Expect: only 100-continue is understood"},
+    {501, "method_not_allowed", "the method is none that this server knows"},
+    {400, "invalid_request", "this is no HTTP/1.1 request, or its head is larger than 64 KB"}, /* last: stands for all others */
+};
+
+/* A body past the limit, a broken head or an unknown method never reaches on_request: the library writes a page of HTML.
+ * This sees it in the connection's output before it is sent, known by its last line and by being no exchange's, and puts
+ * our error there instead, in a shape that OpenAI's and Anthropic's clients both read. */
+static void on_output(struct evbuffer *out, const struct evbuffer_cb_info *info, void *arg)
+{
+    static const char last[] = "</BODY></HTML>\n";
+    struct lk_http *h = arg;
+    size_t n = evbuffer_get_length(out), tail = sizeof last - 1;
+    char end[sizeof last], head[16] = "";
+    struct evbuffer_ptr at;
+    if (info->n_added < tail || n > 4096 || n < tail || evbuffer_ptr_set(out, &at, n - tail, EVBUFFER_PTR_SET)) return;
+    if (evbuffer_copyout_from(out, &at, end, tail) != (ev_ssize_t)tail || memcmp(end, last, tail)) return;
+    for (const struct lk_hx *x = h->open; x; x = x->next) {
+        struct evhttp_connection *c = evhttp_request_get_connection(x->req);
+        if (c && bufferevent_get_output(evhttp_connection_get_bufferevent(c)) == out) return; /* ours */
+    }
+    evbuffer_copyout(out, head, sizeof head - 1);
+    int status = strncmp(head, "HTTP/1.", 7) ? 0 : atoi(head + 9);
+    size_t k = 0;
+    while (k + 1 < sizeof refusals / sizeof *refusals && refusals[k].status != status) k++;
+    char body[512];
+    int len = snprintf(body, sizeof body, "{\"type\":\"error\",\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"param\":null,\"code\":\"%s\"}}",
+                       refusals[k].text, status == 413 ? "request_too_large" : "invalid_request_error", refusals[k].code);
+    evbuffer_drain(out, n);
+    evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+                        refusals[k].status, phrase(refusals[k].status), len, body);
+    if (h->o.done) h->o.done(h->o.arg, "other", refusals[k].status);
+}
+
+static struct bufferevent *new_connection(struct event_base *base, void *arg)
+{
+    struct bufferevent *bev = bufferevent_socket_new(base, -1, 0);
+    if (bev) evbuffer_add_cb(bufferevent_get_output(bev), on_output, arg);
+    return bev;
 }
 
 /* Out of descriptors: accept less eagerly instead of spinning. */
@@ -200,6 +263,7 @@ int lk_http_new(struct lk_http **out, const struct lk_http_opts *o, struct lk_er
         return lk_fail(e, LK_ENOMEM, "no memory for the server");
     }
     evhttp_set_gencb(h->ev, on_request, h);
+    evhttp_set_bevcb(h->ev, new_connection, h);
     evhttp_set_allowed_methods(h->ev, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE |
                                           EVHTTP_REQ_OPTIONS | EVHTTP_REQ_TRACE | EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH);
     evhttp_set_max_headers_size(h->ev, MAX_HEADERS);
@@ -241,7 +305,13 @@ uint64_t lk_http_cut(const struct lk_http *h) { return h->n_cut; }
 enum evhttp_cmd_type lk_hx_method(const struct lk_hx *x) { return evhttp_request_get_command(x->req); }
 const char *lk_hx_path(const struct lk_hx *x) { return x->path ? x->path : "/"; }
 void lk_hx_route(struct lk_hx *x, const char *route) { x->route = route; }
-void lk_hx_anthropic(struct lk_hx *x) { x->anthropic = 1; }
+
+void lk_hx_anthropic(struct lk_hx *x)
+{
+    if (!x->anthropic) lk_hx_header(x, "Request-Id", x->id);
+    x->anthropic = 1;
+}
+
 
 const char *lk_hx_in(const struct lk_hx *x, const char *header)
 {
@@ -276,24 +346,17 @@ static struct evhttp_request *detach(struct lk_hx *x)
     return req;
 }
 
-static const char *phrase(int status)
-{
-    static const struct { int status; const char *text; } t[] = {
-        {200, "OK"}, {204, "No Content"}, {400, "Bad Request"}, {401, "Unauthorized"}, {404, "Not Found"},
-        {405, "Method Not Allowed"}, {413, "Content Too Large"}, {415, "Unsupported Media Type"},
-        {429, "Too Many Requests"}, {500, "Internal Server Error"}, {503, "Service Unavailable"},
-        {504, "Gateway Timeout"}, {529, "Overloaded"},
-    };
-    for (size_t i = 0; i < sizeof t / sizeof *t; i++)
-        if (t[i].status == status) return t[i].text;
-    return "Unknown";
-}
-
 void lk_hx_reply(struct lk_hx *x, int status, const char *type, const void *body, size_t n)
 {
     struct evbuffer *b = evbuffer_new();
     if (b && n) evbuffer_add(b, body, n);
     if (type) lk_hx_header(x, "Content-Type", type);
+    if (evhttp_request_get_command(x->req) == EVHTTP_REQ_HEAD) { /* the length, and nothing of it */
+        char length[24];
+        snprintf(length, sizeof length, "%zu", n);
+        lk_hx_header(x, "Content-Length", length);
+        if (b) evbuffer_drain(b, n);
+    }
     x->status = status;
     struct evhttp_request *req = detach(x);
     evhttp_send_reply(req, status, phrase(status), b);
@@ -309,26 +372,6 @@ void lk_hx_json(struct lk_hx *x, int status, json_t *body)
     else
         lk_hx_reply(x, 503, "application/json", "{}", 2);
     free(text);
-}
-
-static const char *fault_type(int status, int anthropic)
-{
-    if (status == 401) return "authentication_error";
-    if (status == 404) return "not_found_error";
-    if (status == 413 && anthropic) return "request_too_large";
-    if (status == 429) return "rate_limit_error";
-    if (status == 503 && anthropic) return "overloaded_error";
-    if (status >= 500) return anthropic ? "api_error" : "server_error";
-    return "invalid_request_error";
-}
-
-json_t *lk_fault_json(const struct lk_fault *f, int anthropic)
-{
-    if (anthropic)
-        return json_pack("{s:s, s:{s:s, s:s}}", "type", "error", "error", "type", fault_type(f->status, 1), "message",
-                         f->text);
-    return json_pack("{s:{s:s, s:s, s:o, s:s}}", "error", "message", f->text, "type", fault_type(f->status, 0), "param",
-                     *f->param ? json_string(f->param) : json_null(), "code", f->code);
 }
 
 void lk_hx_error(struct lk_hx *x, const struct lk_fault *f)

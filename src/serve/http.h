@@ -57,7 +57,4 @@ int lk_hx_send(struct lk_hx *x, const char *name, const char *data, size_t n);
 int lk_hx_send_json(struct lk_hx *x, const char *name, json_t *data); /* takes the reference */
 void lk_hx_end(struct lk_hx *x);
 
-/* The error object of a fault, in OpenAI's or Anthropic's shape. */
-json_t *lk_fault_json(const struct lk_fault *f, int anthropic);
-
 #endif

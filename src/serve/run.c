@@ -51,9 +51,14 @@ static void on_gone(void *arg)
     lk_run_free(arg);
 }
 
+static const char *field_of(const char *kind)
+{
+    return !strcmp(kind, "completion") ? "prompt" : !strcmp(kind, "responses") ? "input" : "messages";
+}
+
 int lk_run_start(struct lk_run *r, const char *kind, int chat, lk_gen_fn fn, struct lk_fault *fault)
 {
-    if (lk_front_fit(r->f, &r->ask.ids, fault) || lk_gens_room(r->f->gens, r->p.n, fault)) return -1;
+    if (lk_front_fit(r->f, &r->ask.ids, field_of(kind), fault) || lk_gens_room(r->f->gens, r->p.n, fault)) return -1;
     for (int i = 0; i < r->p.n; i++) {
         struct lk_gen_opts o = {
             .ids = &r->ask.ids,

@@ -4,7 +4,8 @@
  *   later ones stay where they are, as system turns.
  * - consecutive messages of one role stay separate turns; empty content is an empty turn.
  * - parts of text are joined as they are; a part that is no text is a 400 (this build reads no images or sound).
- * - a tool call whose id is remembered with the same name and arguments carries the bytes that were sampled ("raw").
+ * - a tool call whose id is remembered with the same name and arguments carries the bytes that were sampled ("raw", "gap",
+ *   "tail"), and its message the thinking that led to it when the client left that out.
  *
  * Pure: JSON in, JSON out, so that the fuzz targets reach all of it. */
 #include "serve/turns.h"
@@ -66,26 +67,42 @@ out:
     return out;
 }
 
-int lk_call_remember(struct lk_lru *calls, const char *id, const char *name, const char *args, const char *raw, size_t n)
+int lk_call_remember(struct lk_lru *calls, const char *id, const struct lk_call_memory *m)
 {
-    struct lk_call_memory *m = lk_calloc(1, sizeof *m + n + 1 + strlen(name) + 1 + strlen(args) + 1);
-    if (!m) return LK_ENOMEM;
-    m->raw = (char *)(m + 1);
-    m->name = m->raw + n + 1;
-    m->args = m->name + strlen(name) + 1;
-    memcpy(m->raw, raw, n);
-    strcpy(m->name, name);
-    strcpy(m->args, args);
-    return lk_lru_put(calls, id, m, sizeof *m + n + strlen(name) + strlen(args));
+    const char *const from[] = {m->name, m->args, m->raw, m->gap, m->tail, m->think};
+    size_t bytes = sizeof *m;
+    for (size_t i = 0; i < 6; i++) bytes += from[i] ? strlen(from[i]) + 1 : 0;
+    struct lk_call_memory *own = lk_calloc(1, bytes);
+    if (!own) return LK_ENOMEM;
+    const char **to[] = {&own->name, &own->args, &own->raw, &own->gap, &own->tail, &own->think};
+    char *at = (char *)(own + 1);
+    for (size_t i = 0; i < 6; i++) {
+        if (!from[i]) continue;
+        *to[i] = strcpy(at, from[i]);
+        at += strlen(at) + 1;
+    }
+    return lk_lru_put(calls, id, own, bytes);
 }
 
-static void attach_raw(json_t *call, struct lk_lru *calls, const char *id, const char *name, const json_t *args)
+static void attach_memory(json_t *call, struct lk_lru *calls, const char *id, const char *name, const json_t *args)
 {
     const struct lk_call_memory *m = calls && id ? lk_lru_get(calls, id) : NULL;
     if (!m || strcmp(m->name, name)) return;
     json_t *was = json_loads(m->args, 0, NULL);
-    if (was && json_equal(was, args)) json_object_set_new(call, "raw", json_string(m->raw));
+    if (was && json_equal(was, args)) {
+        const struct { const char *key, *text; } t[] = {{"raw", m->raw}, {"gap", m->gap}, {"tail", m->tail}, {"think", m->think}};
+        for (size_t i = 0; i < 4; i++)
+            if (t[i].text) json_object_set_new(call, t[i].key, json_string(t[i].text));
+    }
     json_decref(was);
+}
+
+/* Many clients drop the thinking of an answer that called a tool. The model is to go on from what it thought, and the
+ * state behind the answer is of use only then. */
+static void restore_thinking(json_t *msg)
+{
+    json_t *think = json_object_get(json_array_get(json_object_get(msg, "tool_calls"), 0), "think");
+    if (think && !json_object_get(msg, "reasoning_content")) json_object_set(msg, "reasoning_content", think);
 }
 
 static int name_ok(const char *name)
@@ -122,7 +139,7 @@ static json_t *make_call(const char *id, const char *name, const json_t *args, c
         return NULL;
     }
     json_t *call = json_pack("{s:s*, s:s, s:{s:s, s:O}}", "id", id, "type", "function", "function", "name", name, "arguments", own);
-    if (call) attach_raw(call, calls, id, name, own);
+    if (call) attach_memory(call, calls, id, name, own);
     json_decref(own);
     if (!call) memory(f);
     return call;
@@ -214,7 +231,7 @@ static int add_openai(json_t *list, const json_t *m, size_t i, struct lk_lru *ca
                 return -1;
             }
             if (json_array_size(list_of))
-                json_object_set_new(msg, "tool_calls", list_of);
+                json_object_set_new(msg, "tool_calls", list_of), restore_thinking(msg);
             else
                 json_decref(list_of);
         }
@@ -333,7 +350,7 @@ static int flush_blocks(json_t *list, struct blocks *b, const char *role, struct
     if (any) {
         json_t *msg = json_pack("{s:s, s:o}", "role", role, "content", b->text ? b->text : json_string(""));
         if (b->think) json_object_set_new(msg, "reasoning_content", b->think);
-        if (b->calls) json_object_set_new(msg, "tool_calls", b->calls);
+        if (b->calls) json_object_set_new(msg, "tool_calls", b->calls), restore_thinking(msg);
         rc = append(list, msg, f);
     }
     memset(b, 0, sizeof *b);

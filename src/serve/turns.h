@@ -20,10 +20,13 @@ json_t *lk_tools_responses(const json_t *tools, struct lk_fault *f);
 
 /* A tool call as it was sampled, kept by id so that its replay renders the same bytes. */
 struct lk_call_memory {
-    char *raw;        /* <tool_call> ... </tool_call> */
-    char *name, *args; /* what the client was given */
+    const char *name, *args; /* what the client was given */
+    const char *raw;         /* <tool_call> ... </tool_call> */
+    const char *gap;         /* white space in front of it, behind the content or the call before; NULL: the template's */
+    const char *tail;        /* white space behind it, of an answer's last call; NULL: none */
+    const char *think;       /* of an answer's first call: the thinking that led to it; NULL: none */
 };
-int lk_call_remember(struct lk_lru *calls, const char *id, const char *name, const char *args, const char *raw, size_t n);
+int lk_call_remember(struct lk_lru *calls, const char *id, const struct lk_call_memory *m); /* copies */
 
 /* Puts the whole content of a message (string, null, parts of text) into one new string; where names the field. */
 json_t *lk_turns_text(const json_t *content, const char *where, struct lk_fault *f);

@@ -362,16 +362,29 @@ static const char *object_repr(const json_t *v, char buf[32])
     return buf;
 }
 
-/* The bytes of a sampled call: its outer tags are control tokens, what is between is text. */
-static int raw_call(struct render *r, const json_t *raw)
+static void text_of(struct render *r, const json_t *v)
+{
+    if (is_string(v)) text(r, json_string_value(v), json_string_length(v));
+}
+
+/* The bytes of a sampled call: its outer tags are control tokens, what is between is text. `gap` and
+ * `tail` are the white space that was sampled around it. */
+static int raw_call(struct render *r, const json_t *call, const char *before)
 {
     static const char open[] = "<tool_call>", shut[] = "</tool_call>";
+    const json_t *raw = json_object_get(call, "raw"), *gap = json_object_get(call, "gap");
+    if (!is_string(raw)) return 0;
     const char *p = json_string_value(raw);
     size_t n = json_string_length(raw), a = sizeof open - 1, b = sizeof shut - 1;
     if (n < a + b || memcmp(p, open, a) || memcmp(p + n - b, shut, b)) return 0;
+    if (is_string(gap))
+        text_of(r, gap);
+    else
+        ctl(r, before);
     ctl(r, open);
     text(r, p + a, n - a - b);
     ctl(r, shut);
+    text_of(r, json_object_get(call, "tail"));
     return 1;
 }
 
@@ -380,11 +393,11 @@ static int tool_call(struct render *r, const json_t *call, const char *before)
     char buf[32];
     const char *k;
     json_t *v;
-    const json_t *f = json_object_get(call, "function"), *raw = json_object_get(call, "raw");
+    const json_t *f = json_object_get(call, "function");
+    if (raw_call(r, call, before)) return 0;
     if (f) call = f;
     const json_t *name = json_object_get(call, "name"), *args = json_object_get(call, "arguments");
     ctl(r, before);
-    if (is_string(raw) && raw_call(r, raw)) return 0;
     ctl(r, "<tool_call>\n<function=");
     if (!name)
         return lk_fail(r->e, LK_EREQUEST, "'%s' has no attribute 'name'", object_repr(call, buf));

@@ -186,6 +186,33 @@ def test_replayed_call_is_the_sampled_bytes(client, server):
     assert "<parameter=z>\n1\n</parameter>" in server.post("/detokenize", {"tokens": plain})[1]["content"]
 
 
+@pytest.mark.parametrize("think", [False, True])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_second_turn_begins_with_every_token_of_the_first(client, think, seed):
+    """The state behind an answer is of use to exactly its tokens: a replayed call is the sampled bytes, cut into the sampled tokens,
+    though a warm model under a grammar spells them in its own way, and though the client left the thinking out."""
+    extra = {"thinking_budget": 12} if think else {"enable_thinking": False}
+    tool = {"type": "function", "function": {"name": "plant_trees", "parameters": {"type": "object", "properties": {
+        "kind": {"enum": ["an old oak", "a birch", "a spruce in snow"]}, "how_many": {"type": "integer", "minimum": 1, "maximum": 99999},
+        "where": {"type": "object", "properties": {"hill": {"type": "boolean"}, "rows": {"enum": [10, 200, 3000]}}, "required": ["hill", "rows"],
+                  "additionalProperties": False}}, "required": ["kind", "how_many", "where"]}}}
+    kw = {"model": "demo", "tools": [tool], "temperature": 2, "seed": seed, "extra_body": extra}
+    messages = [{"role": "user", "content": f"Plant trees, please, the {seed}th time."}]
+    a = client.chat.completions.create(messages=messages, max_tokens=300, tool_choice="required", **kw)
+    m = a.choices[0].message
+    assert a.choices[0].finish_reason == "tool_calls"
+    said = {"role": "assistant", "content": m.content, "tool_calls": [
+        {"id": t.id, "type": "function", "function": {"name": t.function.name,
+         "arguments": json.dumps(json.loads(t.function.arguments), indent=3)}} for t in m.tool_calls]}  # spaced in the client's way
+    b = client.chat.completions.create(messages=[*messages, said, {"role": "tool", "tool_call_id": m.tool_calls[0].id, "content": "oak"}],
+                                       max_tokens=2, **kw)
+    # its last token, <|im_end|>, is sampled and not computed
+    assert b.usage.prompt_tokens_details.cached_tokens >= a.usage.prompt_tokens + a.usage.completion_tokens - 1
+    changed = {**said, "tool_calls": [{**said["tool_calls"][0], "function": {"name": "plant_trees", "arguments": '{"kind": "a birch"}'}}]}
+    c = client.chat.completions.create(messages=[*messages, changed], max_tokens=2, **kw)
+    assert c.usage.prompt_tokens_details.cached_tokens < a.usage.prompt_tokens + a.usage.completion_tokens - 1
+
+
 # ---- the small ones ----
 
 def test_models(client):

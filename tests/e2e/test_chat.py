@@ -170,9 +170,11 @@ def test_errors_are_the_clients_exceptions(client):
 
 
 def test_bad_bodies(server):
-    for body in (b"", b"{", b"[]", b"\xff\xfe", b'{"a":1e999}', b'{"messages": "\xc3"}', b"[" * 5000, b'{"a":"\\ud800"}'):
+    for body in (b"", b"{", b"[]", b"\xff\xfe", b'{"messages": "\xc3"}', b"[" * 5000, b'{"a":"\\ud800"}'):
         status, o = server.post("/v1/chat/completions", body)
         assert status == 400 and o["error"]["code"] == "invalid_json", body[:20]
+    status, o = server.post("/v1/chat/completions", b'{"messages":[{"role":"user","content":"x"}],"temperature":1e999}')
+    assert status == 400 and o["error"]["code"] == "invalid_value" and o["error"]["param"] == "temperature"
     assert server.get("/nowhere")[0] == 404
     assert server.get("/v1/chat/completions")[0] == 405
     assert json.loads(server.request("PUT", "/v1/models", {})[2])["error"]["code"] == "method_not_allowed"

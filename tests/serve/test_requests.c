@@ -80,7 +80,8 @@ static void remembered_calls_carry_their_bytes(void **state)
     struct lk_lru *calls = lk_lru_new(8, 1 << 20, lk_free);
     struct lk_fault f = {0};
     const char *const args[] = {"{\\\"a\\\": 1}", "{\\\"a\\\":2}"};
-    assert_int_equal(lk_call_remember(calls, "call_1", "f", "{\"a\":1}", raw, strlen(raw)), 0);
+    const struct lk_call_memory m = {.name = "f", .args = "{\"a\":1}", .raw = raw, .gap = "\n", .tail = " ", .think = "so"};
+    assert_int_equal(lk_call_remember(calls, "call_1", &m), 0);
     for (int i = 0; i < 2; i++) {
         char text[256];
         snprintf(text, sizeof text, "[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"call_1\",\"type\":\"function\","
@@ -89,11 +90,46 @@ static void remembered_calls_carry_their_bytes(void **state)
         const json_t *call = json_array_get(json_object_get(json_array_get(out, 0), "tool_calls"), 0);
         const char *got = json_string_value(json_object_get(call, "raw"));
         if (i == 0) assert_string_equal(got, raw); /* equal as JSON, spelled otherwise */
+        if (i == 0) assert_string_equal(json_string_value(json_object_get(call, "gap")), "\n");
+        if (i == 0) assert_string_equal(json_string_value(json_object_get(call, "tail")), " ");
         if (i == 1) assert_null(got);              /* the client changed it */
+        const char *think = json_string_value(json_object_get(json_array_get(out, 0), "reasoning_content"));
+        if (i == 0) assert_string_equal(think, "so"); /* left out by the client, known here */
+        if (i == 1) assert_null(think);
         json_decref(in);
         json_decref(out);
     }
     lk_lru_free(calls);
+}
+
+/* A number that JSON readers cannot hold is a fault of its field, not of the whole body. */
+static void numbers_past_all_range_name_their_field(void **state)
+{
+    static const struct { const char *body, *field, *code; } t[] = {
+        {"{\"temperature\": 1e999}", "temperature", "invalid_value"},
+        {"{\"a\": [1, {\"b\": \"x,{\\\"\"}], \"seed\": -99999999999999999999}", "seed", "invalid_value"},
+        {"{\"stop\": [\"a\", 1e999, 2]}", "stop[1]", "invalid_value"},
+        {"{\"tools\": [{\"function\": {\"parameters\": {\"maximum\": 1e400}}}]}", "tools[0].function.parameters.maximum", "invalid_value"},
+        {"{\"top_p\": NaN, \"x\": 1}", "top_p", "invalid_value"},
+        {"{\"top_p\":-Infinity}", "top_p", "invalid_value"},
+        {"{\"messages\": [{\"content\": \"a\\u0000b\"}]}", "messages[0].content", "invalid_value"},
+        {"{\"a\": nonsense}", "", "invalid_json"},
+        {"1e999", "", "invalid_json"},
+        {"{\"a\": 1", "", "invalid_json"},
+        {"", "", "invalid_json"},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        struct lk_fault f = {0};
+        assert_null(lk_body_parse(t[i].body, strlen(t[i].body), &f));
+        if (f.status != 400 || strcmp(f.param, t[i].field) || strcmp(f.code, t[i].code))
+            fail_msg("%s: %d %s about \"%s\": %s", t[i].body, f.status, f.code, f.param, f.text);
+    }
+    struct lk_fault f = {0};
+    char deep[400];
+    memset(deep, '[', sizeof deep);
+    memcpy(deep, "{\"a\":", 5);
+    assert_null(lk_body_parse(deep, sizeof deep, &f));
+    assert_int_equal(f.status, 400);
 }
 
 static void faults_are_valid_utf8(void **state)
@@ -144,7 +180,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(store_forgets_the_least_used), cmocka_unit_test(shapes_of_messages),
         cmocka_unit_test(remembered_calls_carry_their_bytes), cmocka_unit_test(faults_are_valid_utf8),
-        cmocka_unit_test(ranges_of_parameters),
+        cmocka_unit_test(ranges_of_parameters), cmocka_unit_test(numbers_past_all_range_name_their_field),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
