@@ -52,12 +52,12 @@ struct op_family {
                  double *flops); /* weights and state read, 2 a multiply-add */
 };
 
-enum { OP_CHECK = 1, OP_BENCH = 2 };
+enum { OP_CHECK = 1, OP_BENCH = 2, OP_LONG = 4 }; /* LONG: a check that takes seconds or gigabytes, only when asked for */
 
 struct op_case {
     const struct op_family *f;
     char name[96];
-    int use;         /* OP_CHECK | OP_BENCH */
+    int use;         /* OP_CHECK | OP_BENCH | OP_LONG */
     double tol;      /* of the main output */
     const char *why; /* the reason for tol */
     int p[12];       /* the family's parameters */

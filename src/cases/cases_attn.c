@@ -219,6 +219,8 @@ void cases_attn(struct op_table *t)
             {kind, 2, 2, 8, 40, 3, 1},          {kind, 4, 1, 1, 1023, 3},
             {kind, 4, 1, 1, 2047, 2},           {kind, 4, 1, 1, 4100, 1}};
         for (size_t i = 0; i < sizeof more / sizeof *more; i++) att_add(t, OP_CHECK, more[i]);
+        int deep[][12] = {{kind, 6, 1, 1, 8191, 4}, {kind, 6, 1, 1, 65535, 3}, {kind, 6, 1, 1, 262140, 4}, {kind, 6, 1, 1, 8150, 40}};
+        for (size_t i = 0; kind != LK_KV_F32 && i < sizeof deep / sizeof *deep; i++) att_add(t, OP_LONG, deep[i]);
         int bench[][12] = {{kind, 8, 2, 1, 64, 1},     {kind, 8, 2, 1, 4096, 1},
                            {kind, 24, 4, 1, 4096, 1},  {kind, 24, 4, 1, 32768, 1},
                            {kind, 8, 2, 1, 4096, 4},   {kind, 8, 2, 1, 0, 512},

@@ -44,13 +44,14 @@ static void lin_issue(struct op_run *r)
 /* A device whose activations are f16 multiplies f16 weights. BF16 under a power of two a row, FP8, NVFP4 and one scale a row are
  * exact there; every other value (code x group scale, F32, GGUF blocks) is rounded to 11 bits, up to 2^-11 of each product: 1.6e-4 of
  * the rms of a sum, and six of that at the worst of 1e5 outputs. More than 32 rows take de-quantised f16 tiles: there a scale that
- * differs from row to row and is no power of two is rounded in as well, so twice. */
+ * differs from row to row and is no power of two is rounded in as well, so twice. Formats laid out anew (GPTQ and behind) have scales of more
+ * than 11 bits, which are rounded before the product is: twice too. */
 static double f16_weights(const struct op_run *r, int fmt)
 {
     int group = r->c->p[3], wide = r->c->p[4] > 32;
     if (r->d->act_bytes == 4 || fmt == LK_FMT_BF16 || fmt == LK_FMT_F16 || fmt == LK_FMT_NVFP4) return 0;
     if (!wide && (fmt == LK_FMT_FP8 || (fmt == LK_FMT_I8 && group >= r->c->p[2]))) return 0;
-    return wide ? 2e-3 : 1e-3;
+    return wide || fmt >= LK_FMT_GPTQ4 ? 2e-3 : 1e-3;
 }
 
 static void lin_fetch(struct op_run *r)

@@ -2,8 +2,9 @@
  * staging to the device and lets a pack kernel lay them out (pack.h). Owns the packed copy; the source may go away afterwards.
  *
  * Formats with a kernel of their own: BF16, F16, F32 (as f16 under a power of two a row: BF16's 8 bits are exact), FP8 by block,
- * channel or tensor, NVFP4, 8-bit by row or group, 4-bit by group. Every other format is decoded on the host, row by row
- * (lk_weight_row), and stored as F16: right, but 16 bits a weight. */
+ * channel or tensor, NVFP4, 8-bit by row or group, 4-bit by group, as files hold them; GGUF blocks, GPTQ and AWQ with a scale for 32 columns or
+ * more, laid out anew on the host (cuda_repack.c). Every other format is decoded on the host, row by row (lk_weight_row), and stored as F16:
+ * right, but 16 bits a weight. */
 #include "cuda/cuda_mat.h"
 
 #include "base/mem.h"
@@ -17,7 +18,8 @@
 struct plan {
     int fmt;
     enum lk_dtype raw_type;   /* F16 format: type of the raw rows; F32 with `decode`: made on the host */
-    int decode;
+    int decode, repack;       /* rows are made on the host: values as f32; codes, scales and mins */
+    enum lk_dtype scale_type; /* NONE: the weight's own */
     size_t raw_row, scale_row; /* bytes a row in the file */
     int64_t scale_n;           /* scales a row */
     int xor_sign, blk_units;   /* blk_units 0: no block scales */
@@ -85,6 +87,12 @@ static struct plan plan_of(const struct lk_weight *w)
     default: break;
     }
     if (ok) return p;
+    int fmt = cu_repack_fmt(w);
+    if (fmt >= 0) {
+        size_t scales = (size_t)(w->k / CU_KU);
+        return (struct plan){.fmt = fmt, .repack = 1, .raw_row = (size_t)(fmt == CU_I8G ? w->k : w->k / 2), .scale_n = (int64_t)scales,
+                             .scale_type = LK_DT_F32, .scale_row = scales * sizeof(float) * (fmt == CU_Q4M ? 2 : 1)};
+    }
     return (struct plan){.fmt = CU_F16, .raw_type = LK_DT_F32, .raw_row = (size_t)w->k * 4, .decode = 1};
 }
 
@@ -100,7 +108,8 @@ struct job {
     const struct lk_weight *w;
     struct plan plan[CU_MAX_PARTS];
     void *tmp;          /* device: raw rows of a chunk, then their scales */
-    float *decoded;     /* host: rows decoded to f32 */
+    float *decoded;     /* host: rows made there (decode, repack), and one row of values behind them */
+    size_t decoded_bytes;
     float *row_scale[CU_MAX_PARTS]; /* host image, a segment */
     struct lk_err *e;
 };
@@ -132,28 +141,43 @@ static float host_row_scale(const struct lk_weight *w, const struct plan *p, int
     }
 }
 
+/* Rows that the host makes: codes first, then, as on the device, scales and mins. */
+static void make_rows(struct job *j, const struct lk_weight *w, const struct plan *p, int64_t row0, int64_t rows, size_t bytes)
+{
+    if (p->decode) {
+        for (int64_t r = 0; r < rows; r++) lk_weight_row(w, row0 + r, 0, w->k, j->decoded + r * w->k);
+        return;
+    }
+    float *values = j->decoded + j->decoded_bytes / sizeof(float), *scale = j->decoded + bytes / sizeof(float);
+    float *min = p->fmt == CU_Q4M ? scale + rows * p->scale_n : NULL;
+    for (int64_t r = 0; r < rows; r++)
+        cu_repack_row(w, row0 + r, p->fmt, values, (uint8_t *)j->decoded + (size_t)r * p->raw_row, scale + r * p->scale_n,
+                      min ? min + r * p->scale_n : NULL);
+}
+
 /* Rows [row0, row0 + rows) of a part to the device; returns where their codes and scales lie there. */
 static int send_rows(struct job *j, int part, int64_t row0, int64_t rows, char *at, const void **raw, const void **scale)
 {
     const struct lk_weight *w = &j->w[part];
     const struct plan *p = &j->plan[part];
     size_t bytes = (size_t)rows * p->raw_row, sbytes = (size_t)rows * p->scale_row;
-    const void *src = (const char *)w->data + (size_t)row0 * p->raw_row;
-    if (p->decode) {
-        for (int64_t r = 0; r < rows; r++) lk_weight_row(w, row0 + r, 0, w->k, j->decoded + r * w->k);
-        src = j->decoded;
+    const char *src = (const char *)w->data + (size_t)row0 * p->raw_row, *ssrc = (const char *)w->scale + (size_t)row0 * p->scale_row;
+    if (p->decode || p->repack) {
+        make_rows(j, w, p, row0, rows, bytes);
+        src = (const char *)j->decoded;
+        ssrc = src + bytes;
     }
     j->d->dev.upload(&j->d->dev, at, src, bytes);
     *raw = at;
     *scale = at + (bytes + 255) / 256 * 256;
-    if (sbytes) j->d->dev.upload(&j->d->dev, (void *)(uintptr_t)*scale, (const char *)w->scale + (size_t)row0 * p->scale_row, sbytes);
+    if (sbytes) j->d->dev.upload(&j->d->dev, (void *)(uintptr_t)*scale, ssrc, sbytes);
     return j->d->failed;
 }
 
 static void launch_pack(struct job *j, struct cu_pack_par *q, const struct plan *p)
 {
     int of_scale = p->fmt != CU_F16, e0 = of_scale ? 6 : 13;
-    if (p->fmt == CU_F16 || p->fmt == CU_I8G || p->fmt == CU_Q4)
+    if (p->fmt == CU_F16 || p->fmt == CU_I8G || p->fmt == CU_Q4 || p->fmt == CU_Q4M)
         cu_launch(j->d, "pack_rowmax", (struct cu_grid){.gx = (unsigned)q->tiles * CU_TILE, .bx = 128},
                   CU_ARGS(q, &of_scale, &e0));
     int fmt = p->fmt;
@@ -181,12 +205,14 @@ static int pack_part(struct job *j, int part, int gate_up)
                                 .raw_stride = (int64_t)p->raw_row, .scale_stride = p->scale_n, .gate_up = gate_up,
                                 .src_row0 = (int32_t)row0, .n = {(int32_t)w->n, (int32_t)w->n}, .k = (int32_t)w->k,
                                 .tile0 = t0, .tiles = n_tiles, .units = s->units, .part_tile0 = cp->tile0,
-                                .unit_bytes = s->unit_bytes, .src_type = p->raw_type, .scale_type = w->scale_dtype,
-                                .group = (int32_t)w->group, .xor_sign = p->xor_sign};
+                                .unit_bytes = s->unit_bytes, .src_type = p->raw_type, .scale_type = p->scale_type ? p->scale_type : w->scale_dtype,
+                                .group = p->repack ? CU_KU : (int32_t)w->group, .xor_sign = p->xor_sign};
         if (p->fmt == CU_F16) q.raw_stride = w->k;
         if (send_rows(j, part, row0, rows, j->tmp, &q.raw[0], &q.scale[0])) return -1;
         size_t half = (CHUNK_BYTES + per_tile) / 2 / 256 * 256 + 4096;
         if (gate_up && send_rows(j, part + 1, row0, rows, (char *)j->tmp + half, &q.raw[1], &q.scale[1])) return -1;
+        for (int i = 0; i < 2 && p->fmt == CU_Q4M; i++)
+            if (q.scale[i]) q.zero[i] = (const float *)q.scale[i] + rows * p->scale_n;
         launch_pack(j, &q, p);
     }
     return 0;
@@ -270,7 +296,7 @@ static int segment_make(struct job *j, int seg, int p0, int p1)
 static int part_range(struct job *j, int seg, int p0, int p1)
 {
     struct cu_seg *s = &j->m->segs[seg];
-    static const float top[CU_FMT_COUNT] = {16384, 127, 127 * 128, 1.75f, 21, 8 * 128, 16 * 128};
+    static const float top[CU_FMT_COUNT] = {16384, 127, 127 * 128, 1.75f, 21, 8 * 128, 31 * 128}; /* Q4M: a min is at most 16 * 128 */
     size_t rows = (size_t)s->tiles * CU_TILE;
     if (j->d->dev.download(&j->d->dev, j->row_scale[seg], s->row_scale, rows * sizeof(float), j->e)) return LK_EDEVICE;
     float most = 0, blk = 1;
@@ -330,14 +356,15 @@ static int load(struct job *j)
     for (int i = 0; i < n; i++) {
         size_t per_tile = (j->plan[i].raw_row + j->plan[i].scale_row) * CU_TILE;
         if (per_tile > most) most = per_tile;
-        decode |= j->plan[i].decode;
+        decode |= j->plan[i].decode | j->plan[i].repack;
         m->parts[i].seg = -1; /* until its segment is made */
         m->parts[i].col = col;
         m->parts[i].n = (int)j->w[i].n;
         col += (int)j->w[i].n;
     }
     j->tmp = cu_alloc(j->d, CHUNK_BYTES + 2 * most + 65536, "staging");
-    if (decode) j->decoded = lk_malloc(CHUNK_BYTES + 2 * most);
+    j->decoded_bytes = CHUNK_BYTES + 2 * most;
+    if (decode) j->decoded = lk_malloc(j->decoded_bytes + (size_t)j->w[0].k * sizeof(float));
     if (!j->tmp || (decode && !j->decoded)) return lk_fail(j->e, LK_ENOMEM, "cuda:%d: no room for a staging buffer", j->d->index);
     for (int p0 = 0, p1; p0 < n; p0 = p1) {
         for (p1 = p0 + 1; p1 < n && (glu || same_segment(&j->plan[p0], &j->plan[p1])); p1++) {}

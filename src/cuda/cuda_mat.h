@@ -28,4 +28,9 @@ int cu_mat_load(struct lk_dev *d, enum lk_mat_kind kind, const struct lk_weight 
                 struct lk_err *e);
 void cu_mat_free(struct lk_dev *d, struct lk_mat *m);
 
+/* cuda_repack.c: the device format of formats that are laid out anew on the host, -1: none; and one row of them: codes as CU_Q4, CU_Q4M
+ * (nibbles, low first) or CU_I8G (bytes, code + 128) are packed from, k / 32 scales and, for CU_Q4M, mins. values: room for k. */
+int cu_repack_fmt(const struct lk_weight *w);
+void cu_repack_row(const struct lk_weight *w, int64_t row, int fmt, float *values, uint8_t *codes, float *scale, float *min);
+
 #endif

@@ -35,8 +35,8 @@ __device__ static int source_row(const cu_pack_par &p, int tile, int r, int *src
     return row < p.n[*src] ? row - p.src_row0 : -1;
 }
 
-/* Grid (tiles * 32): row_scale = the power of two that brings the largest |value| of the row (of its scales, for formats with scales)
- * to [2^e0, 2^(e0+1)), so that f16 holds the rest exactly enough. */
+/* Grid (tiles * 32): row_scale = the power of two that brings the largest |value| of the row (of its scales, for formats with scales; a min counts
+ * a 16th) to [2^e0, 2^(e0+1)), so that f16 holds the rest exactly enough. */
 extern "C" __global__ void pack_rowmax(const cu_pack_par p, int of_scale, int e0)
 {
     __shared__ float part[8];
@@ -50,6 +50,7 @@ extern "C" __global__ void pack_rowmax(const cu_pack_par p, int of_scale, int e0
         for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
             float v = fabsf(typed(at, row * stride + i, of_scale ? p.scale_type : p.src_type));
             m = v > m ? v : m;
+            if (of_scale && p.zero[src]) m = fmaxf(m, fabsf(((const float *)p.zero[src])[row * stride + i]) * 0.0625f);
         }
     }
     for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(~0u, m, o));
@@ -147,7 +148,18 @@ __device__ static void put_scales(const cu_pack_par &p, int fmt, unsigned char *
     }
     int col = unit * CU_KU;
     float s = a.row && col < p.k ? typed(p.scale[a.src], (int64_t)a.idx * p.scale_stride + col / p.group, p.scale_type) : 0;
-    ((uint16_t *)sc)[at] = half_of(s / row_scale);
+    if (fmt != CU_Q4M) {
+        ((uint16_t *)sc)[at] = half_of(s / row_scale);
+        return;
+    }
+    float min = a.row && col < p.k ? ((const float *)p.zero[a.src])[(int64_t)a.idx * p.scale_stride + col / p.group] : 0;
+#if LK_VOLTA
+    const int scale_at = 2 * at, min_at = 2 * at + 1;
+#else
+    const int scale_at = 8 * g + i, min_at = 8 * g + 4 + i;
+#endif
+    ((uint16_t *)sc)[scale_at] = half_of(s / row_scale);
+    ((uint16_t *)sc)[min_at] = half_of(min / row_scale);
 }
 
 /* Grid (units / 8, tiles), block (32, 8): a warp makes a unit. */
@@ -156,11 +168,12 @@ extern "C" __global__ void pack_units(const cu_pack_par p, int fmt)
     int lane = threadIdx.x, unit = blockIdx.x * 8 + threadIdx.y, tile = p.tile0 + blockIdx.y;
     if (unit >= p.units) return;
     unsigned char *dst = p.dst + ((size_t)(p.part_tile0 + tile) * p.units + unit) * p.unit_bytes;
-    int bits = fmt == CU_F16 ? 16 : fmt == CU_NVFP4 || fmt == CU_Q4 ? 4 : 8;
+    int bits = fmt == CU_F16 ? 16 : fmt == CU_NVFP4 || fmt == CU_Q4 || fmt == CU_Q4M ? 4 : 8;
+    int grouped = fmt == CU_I8G || fmt == CU_Q4 || fmt == CU_Q4M;
     for (int i = 0; i < 4; i++) {
         int r = lane_row(lane, i);
         src_at a = source_of(p, tile, r);
-        float rs = fmt == CU_F16 || fmt == CU_I8G || fmt == CU_Q4 ? p.row_scale[(p.part_tile0 + tile) * CU_TILE + r] : 1.0f;
+        float rs = fmt == CU_F16 || grouped ? p.row_scale[(p.part_tile0 + tile) * CU_TILE + r] : 1.0f;
         for (int c = 0; c < bits / 4; c++) {
             int col = unit * CU_KU + lane_col(lane, c, i, bits);
             uint32_t w;
@@ -169,9 +182,9 @@ extern "C" __global__ void pack_units(const cu_pack_par p, int fmt)
             else if (bits == 8)
                 w = word_8(p, a, col, fmt == CU_FP8);
             else
-                w = word_4(p, a, col, fmt == CU_NVFP4, fmt == CU_NVFP4 ? 0 : 8);
+                w = word_4(p, a, col, fmt == CU_NVFP4, fmt == CU_Q4 ? 8 : 0);
             ((uint32_t *)dst)[c * 128 + lane * 4 + i] = w;
         }
-        if (fmt == CU_NVFP4 || fmt == CU_I8G || fmt == CU_Q4) put_scales(p, fmt, dst + 512 * (bits / 4), a, lane, i, unit, rs);
+        if (fmt == CU_NVFP4 || grouped) put_scales(p, fmt, dst + 512 * (bits / 4), a, lane, i, unit, rs);
     }
 }

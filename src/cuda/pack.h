@@ -57,7 +57,7 @@ struct cu_linear_par {
 struct cu_pack_par {
     const void *raw[2];   /* row-major codes; row 0 here is source row src_row0 */
     const void *scale[2]; /* row-major scales of the same rows (FP8 blocks: the whole table) */
-    const void *zero[2];
+    const void *zero[2];  /* Q4M: mins, f32, as many as scales */
     unsigned char *dst;
     float *row_scale; /* F16, I8G, Q4: read (2^e made by the rowmax kernel); others: not used */
     float *blk_scale;

@@ -103,4 +103,13 @@ size_t lk_weight_scale_bytes(const struct lk_weight *w);
  * inside the row. Slow and plain: the oracle. */
 void lk_weight_row(const struct lk_weight *w, int64_t row, int64_t k0, int64_t count, float *out);
 
+/* Formats whose value is code * scale + min, lo <= code <= hi, scale and min the same for `run` columns (16 or 32, aligned). */
+struct lk_affine {
+    int run, lo, hi, has_min;
+};
+/* Returns the run, 0 for every other format and for columns in another order (gidx). */
+int lk_weight_affine(const struct lk_weight *w, struct lk_affine *a);
+/* Scale and min of the run that holds column k. */
+void lk_weight_run(const struct lk_weight *w, int64_t row, int64_t k, float *scale, float *min);
+
 #endif
