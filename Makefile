@@ -3,9 +3,9 @@ BUILD ?= build
 TYPE  ?= RelWithDebInfo
 CUDA  ?= 0
 JOBS  ?= $(shell nproc)
-CMAKE_ARGS = -G Ninja -DCMAKE_BUILD_TYPE=$(TYPE) -DLK_CUDA=$(if $(filter 1,$(CUDA)),ON,OFF)
+CMAKE_ARGS = -G Ninja -DCMAKE_BUILD_TYPE=$(TYPE) -DLK_CUDA=$(if $(filter 1,$(CUDA)),ON,OFF) $(if $(ARCHS),-DLK_CUDA_ARCHS="$(ARCHS)")
 
-all: setup-build ## build build/laoka (CUDA=1: with the GPU backend)
+all: setup-build ## build build/laoka (CUDA=1: with the GPU backend; ARCHS="80;90": for these cards beside Volta)
 	@cmake -S . -B $(BUILD) $(CMAKE_ARGS) >$(BUILD).log 2>&1 || { cat $(BUILD).log; rm -f $(BUILD).log; exit 1; }; rm -f $(BUILD).log
 	@cmake --build $(BUILD) -j $(JOBS) $(TARGET)
 
