@@ -73,8 +73,8 @@ struct lk_model {
     /* device */
     float *x, *proj, *part, *hidden, *mtp_hidden, *head_x, *logits;
     void *h, *mid, *head_h;
-    int32_t *arg_ids, *top_ids, *edit_ids;
-    float *arg_vals, *top_vals, *top_lse, *edit_vals;
+    int32_t *arg_ids, *top_ids, *edit_ids; /* arg_ids: of n rows, and their n values behind them, so that one read brings both */
+    float *top_vals, *top_lse, *edit_vals;
     /* host, for results */
     int32_t *host; /* candidates of all ranks behind this rank's own; edits */
     float *row_parts; /* [n_ranks + 1][head_ld]: a row's parts, or a shortlist row */

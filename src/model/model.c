@@ -55,8 +55,7 @@ static int open_buffers(struct lk_model *m, struct lk_err *e)
     m->head_x = take(m, lr * h, 4, "head input", &fail);
     m->head_h = take(m, lr * h, act, "head input", &fail);
     m->logits = take(m, lr * (size_t)m->head_ld, 4, "logits", &fail);
-    m->arg_ids = take(m, lr, 4, "greedy ids", &fail);
-    m->arg_vals = take(m, lr, 4, "greedy values", &fail);
+    m->arg_ids = take(m, 2 * lr, 4, "greedy ids", &fail);
     m->top_ids = take(m, lr * LK_TOPK_MAX, 4, "candidate ids", &fail);
     m->top_vals = take(m, lr * LK_TOPK_MAX, 4, "candidate values", &fail);
     m->top_lse = take(m, lr, 4, "candidate sums", &fail);
@@ -145,7 +144,7 @@ void lk_model_close(struct lk_model *m)
     if (!m) return;
     m->dev->graph_reset(m->dev);
     void *dev[] = {m->x, m->hidden, m->h, m->proj, m->mid, m->part, m->mtp_hidden, m->head_x, m->head_h,
-                   m->logits, m->arg_ids, m->arg_vals, m->top_ids, m->top_vals, m->top_lse, m->edit_ids,
+                   m->logits, m->arg_ids, m->top_ids, m->top_vals, m->top_lse, m->edit_ids,
                    m->edit_vals};
     for (size_t i = 0; i < sizeof dev / sizeof dev[0]; i++)
         if (dev[i]) m->dev->free(m->dev, dev[i]);

@@ -87,7 +87,7 @@ int lk_model_mtp(struct lk_model *m, struct lk_state *s, const struct lk_mtp_ste
 
 /* Results of the last step or mtp call. After lk_model_mtp ids are vocabulary ids too (a shortlist's map is applied; an edit of a token
  * that the shortlist lacks does nothing). */
-int lk_model_argmax(struct lk_model *m, int32_t *ids, struct lk_err *e);                     /* [n_logits] */
+int lk_model_argmax(struct lk_model *m, int32_t *ids, struct lk_err *e); /* [n_logits]; -1: the row holds numbers that are none (NaN) */
 int lk_model_logits(struct lk_model *m, int row, float *out, struct lk_err *e);              /* one whole row [vocab], gathered over ranks */
 /* [n_logits, k]; a row with fewer candidates (a short shortlist) ends in ids of -1 worth minus infinity */
 int lk_model_topk(struct lk_model *m, int k, int32_t *ids, float *vals, float *lse, struct lk_err *e);

@@ -20,38 +20,41 @@ static int before(float va, int32_t ia, float vb, int32_t ib)
     return va > vb || (va == vb && ia < ib);
 }
 
-static int argmax_merge(struct lk_model *m, int32_t *ids, struct lk_err *e)
+/* Best of all ranks' [ids n | values n]; -1 where a rank's best is no number: its row is not to be believed. */
+static void argmax_merge(const int32_t *all, int n, int ranks, int32_t *ids)
 {
-    int n = m->res.n;
-    int32_t *mine = m->host, *all = m->host + 2 * n;
-    int rc = m->dev->download(m->dev, mine, m->arg_ids, (size_t)n * 4, e);
-    if (!rc) rc = m->dev->download(m->dev, mine + n, m->arg_vals, (size_t)n * 4, e);
-    if (!rc) rc = m->comm->gather(m->comm, mine, (size_t)n * 8, all, e);
-    if (rc) return rc;
     for (int t = 0; t < n; t++) {
         float best = 0;
-        for (int r = 0; r < m->n_ranks; r++) {
+        ids[t] = -1;
+        for (int r = 0; r < ranks; r++) {
             const int32_t *at = all + (size_t)r * 2 * (size_t)n;
             float v;
             memcpy(&v, at + n + t, 4);
+            if (v != v) {
+                ids[t] = -1;
+                break;
+            }
             if (r && !before(v, at[t], best, ids[t])) continue;
             best = v, ids[t] = at[t];
         }
     }
-    return 0;
 }
 
 int lk__model_argmax(struct lk_model *m, int32_t *ids, struct lk_err *e)
 {
     struct lk_dev *d = m->dev;
-    if (!m->res.argmax_done && m->res.n) {
-        d->ops->argmax(d, m->logits, m->res.n, m->res.used, m->head_ld, m->res.id0, m->arg_ids, m->arg_vals);
+    int n = m->res.n, alone = m->n_ranks == 1;
+    if (!m->res.argmax_done && n) {
+        d->ops->argmax(d, m->logits, n, m->res.used, m->head_ld, m->res.id0, m->arg_ids, (float *)(m->arg_ids + n));
         m->res.argmax_done = 1;
     }
-    int rc = m->n_ranks > 1 ? argmax_merge(m, ids, e)
-                            : d->download(d, ids, m->arg_ids, (size_t)m->res.n * sizeof *ids, e);
-    for (int t = 0; t < m->res.n && !rc; t++) ids[t] = token_of(m, ids[t]);
-    return rc;
+    int32_t *mine = m->host, *all = alone ? mine : mine + 2 * n;
+    int rc = d->download(d, mine, m->arg_ids, (size_t)n * 8, e);
+    if (!rc && !alone) rc = m->comm->gather(m->comm, mine, (size_t)n * 8, all, e);
+    if (rc) return rc;
+    argmax_merge(all, n, m->n_ranks, ids);
+    for (int t = 0; t < n; t++) ids[t] = token_of(m, ids[t]);
+    return 0;
 }
 
 int lk__model_logits(struct lk_model *m, int row, float *out, struct lk_err *e)
@@ -140,7 +143,7 @@ int lk__model_topk(struct lk_model *m, int k, int32_t *ids, float *vals, float *
     if (!rc && !alone) rc = m->comm->gather(m->comm, mine, n * (2 * (size_t)k + 1) * 4, all, e);
     if (rc) return rc;
     if (!alone) topk_merge(m, k, all, ids, vals, lse);
-    for (size_t i = 0; i < nk; i++) ids[i] = token_of(m, ids[i]);
+    for (size_t i = 0; i < nk; i++) ids[i] = lse[i / (size_t)k] != lse[i / (size_t)k] ? -1 : token_of(m, ids[i]);
     return 0;
 }
 

@@ -231,7 +231,8 @@ void lk__head(struct lk_model *m, const float *hidden, const int32_t *rows, int 
                                .T = n, .ldy = m->head_ld};
     d->ops->linear(d, &a);
     if (argmax)
-        d->ops->argmax(d, m->logits, n, m->res.used, m->head_ld, m->res.id0, m->arg_ids, m->arg_vals);
+        d->ops->argmax(d, m->logits, n, m->res.used, m->head_ld, m->res.id0, m->arg_ids,
+                       (float *)(m->arg_ids + n));
 }
 
 /* ---- the step ---- */

@@ -167,6 +167,10 @@ int32_t core_choose(struct lk_core *c, int l, int i, struct lk_err *e)
         size_t at = (size_t)row * (size_t)c->got_k;
         id = lk_sample_sorted(&q->sampling, c->got_ids + at, c->got_vals + at, c->got_k, (uint64_t)q->n_ids);
     }
+    if (id < 0 && !q->grammar.self && !q->sampling.n_bias) {
+        lk_fail(e, LK_ESYS, "the model's logits are no numbers after %d tokens: a damaged model file or device", q->n_ids);
+        return -1;
+    }
     if (id < 0 || id >= c->o.vocab_used) {
         lk_fail(e, LK_EREQUEST, "no token may follow: grammar and bias forbid all %d", c->o.vocab_used);
         return -1;

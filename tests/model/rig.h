@@ -34,6 +34,7 @@ struct rig {
 struct rig_opts {
     int tokens, chunk, threads, slots, record, lanes;
     enum lk_kv_kind kv;
+    int i8; /* kv 0 stands for F32, the default; this says INT8 */
     const char *isa;
     struct lk_comm *comm;
 };
@@ -51,7 +52,7 @@ static inline int rig_try(struct rig *r, const char *path, const struct rig_opts
     if (!rc) rc = lk_model_open(&r->m, r->a, r->d, &mo, e);
     if (rc) return rc;
     const struct lk_shape *p = lk_model_shape(r->m);
-    const struct lk_state_opts so = {.kv = o->kv == LK_KV_I8 ? LK_KV_F32 : o->kv, .n_pages = pages + 4,
+    const struct lk_state_opts so = {.kv = o->kv == LK_KV_I8 && !o->i8 ? LK_KV_F32 : o->kv, .n_pages = pages + 4,
                                      .n_slots = o->slots ? o->slots : lanes, .max_record_rows = o->record,
                                      .rank = o->comm ? o->comm->rank : 0, .n_ranks = o->comm ? o->comm->n : 1};
     rc = lk_state_open(&r->s, r->d, p, &so, e);
