@@ -168,9 +168,10 @@ static void long_prompt_holds_one_chunk(void **state)
     lk_engine_close(e);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     lk_log_quiet(1);
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_as_published), cmocka_unit_test(second_turn_reads_what_is_new),
         cmocka_unit_test(cancel_and_deadline), cmocka_unit_test(long_prompt_holds_one_chunk),
