@@ -21,10 +21,10 @@ __device__ static inline float f32_of(uint16_t h)
     return v;
 }
 
-/* The pair (an f16x2 register) that holds column pos of a word, for each bit width */
-__device__ static inline float pick(const uint32_t *p, int pos)
+/* The pair (an f16x2 register) that holds column pos of a word, for each bit width. Chosen, not indexed: an index would put p in memory. */
+__device__ static inline float pick(const uint32_t p[4], int pos)
 {
-    uint32_t v = p[pos >> 1];
+    uint32_t v = pos & 4 ? pos & 2 ? p[3] : p[2] : pos & 2 ? p[1] : p[0];
     return f32_of((uint16_t)(pos & 1 ? v >> 16 : v));
 }
 
@@ -35,7 +35,7 @@ __device__ static float packed_elem(const cu_seg &s, int row, int col, int with_
     int bits = s.fmt == CU_F16 ? 16 : s.fmt == CU_NVFP4 || s.fmt == CU_Q4 || s.fmt == CU_Q4M ? 4 : 8;
     lane_of(r, col % CU_KU, bits, &lane, &c, &i, &pos);
     const unsigned char *u = s.data + ((size_t)tile * s.units + unit) * s.unit_bytes;
-    uint32_t w = ((const uint32_t *)u)[c * 128 + lane * 4 + i], p[4];
+    uint32_t w = ((const uint32_t *)u)[c * 128 + lane * 4 + i], p[4] = {0, 0, 0, 0};
     float scale = with_row_scale ? s.row_scale[row] : 1.0f;
     const unsigned char *sc = u + 512 * (bits / 4);
     int half = col % CU_KU / 16;
