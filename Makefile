@@ -41,7 +41,7 @@ FUZZ_SECONDS ?= 60
 fuzz: setup ## each fuzz target for FUZZ_SECONDS
 	@tools/fuzz build-fuzz $(FUZZ_SECONDS)
 
-e2e-long: setup all ## the long forms of the server's tests: some 1,400 fuzzed requests, 300 pairs, faults, 64 clients for 10 minutes
+e2e-long: setup all ## the long forms of the server's tests: 2,000 fuzzed requests, 300 pairs, faults, 64 clients for 10 minutes
 	@LK_LONG=1 LAOKA="$(CURDIR)/$(BUILD)/laoka" .venv-check/bin/pytest -q -s tests/e2e/test_openapi.py tests/e2e/test_same.py tests/e2e/test_faults.py
 
 reference: setup ## re-make the stored reference vectors with PyTorch and transformers, and compare

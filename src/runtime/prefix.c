@@ -1,6 +1,7 @@
 /* Prefix store, entries: see prefix.h. A flat list: some hundred entries, compared from the first token on, where almost all differ. */
 #include "runtime/prefix_int.h"
 
+#include "base/file.h"
 #include "base/mem.h"
 
 #include <string.h>
@@ -11,6 +12,10 @@ int lk_prefix_open(struct lk_prefix **out, struct lk_state *s, const struct lk_p
     struct lk_prefix *p = lk_calloc(1, sizeof *p);
     *out = NULL;
     if (!p) goto nomem;
+    if (o->dir && lk_file_exists(o->dir) != 2) {
+        lk_free(p);
+        return lk_fail(e, LK_EINPUT, "%s: the folder for stored prefixes (--prefix-dir) is not there", o->dir);
+    }
     p->s = s;
     p->o = *o;
     if (p->o.max_entries <= 0) p->o.max_entries = 512;

@@ -16,10 +16,10 @@ LAOKA = os.environ.get("LAOKA", str(ROOT / "build" / "laoka"))
 
 
 class Server:
-    def __init__(self, *flags, wait=True, env=None):
+    def __init__(self, *flags, wait=True, env=None, preexec_fn=None):
         self.log = tempfile.TemporaryFile(mode="w+b")
         self.proc = subprocess.Popen([LAOKA, "serve", "--port", "0", *flags], stderr=self.log, stdout=subprocess.DEVNULL,
-                                     env={**os.environ, **(env or {})})
+                                     env={**os.environ, **(env or {})}, preexec_fn=preexec_fn)
         self.port = self._wait_port()
         self.url = f"http://127.0.0.1:{self.port}"
         if wait:
