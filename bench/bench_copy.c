@@ -1,6 +1,7 @@
 /* What `laoka probe` is held against: plain copies and reads of memory, sharing no code with it. On the CPU: STREAM's copy and a sum, own threads, each on its own
  * part. On a GPU: cuMemcpyDtoD, and copy and read kernels in PTX, timed by events. Copies count read plus written.
- *   bench_copy [--threads N] [--mb 512] [--cuda INDEX]       best and median of 9 */
+ * --peer: copies from the one card to the other, by the driver and by a kernel that stores into the other's memory (as NCCL's direct path does), data checked.
+ *   bench_copy [--threads N] [--mb 512] [--cuda INDEX [--peer INDEX]]       best and median of 9 */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -117,13 +118,15 @@ static struct {
     int (*init)(unsigned), (*dev)(int *, int), (*retain)(void **, int), (*set)(void *), (*alloc)(devptr *, size_t), (*fill)(devptr, unsigned, size_t);
     int (*copy)(devptr, devptr, size_t, void *), (*load)(void **, const void *), (*function)(void **, void *, const char *);
     int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+    int (*back)(void *, devptr, size_t), (*can)(int *, int, int), (*enable)(void *, unsigned);
     int (*event)(void **, unsigned), (*record)(void *, void *), (*wait)(void *), (*ms)(float *, void *, void *);
 } cu;
 
 static int driver_open(void)
 {
     static const char *const names[] = {"cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemAlloc_v2", "cuMemsetD32_v2", "cuMemcpyDtoDAsync_v2",
-                                        "cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "cuEventCreate", "cuEventRecord", "cuEventSynchronize", "cuEventElapsedTime"};
+                                        "cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "cuMemcpyDtoH_v2", "cuDeviceCanAccessPeer",
+                                        "cuCtxEnablePeerAccess", "cuEventCreate", "cuEventRecord", "cuEventSynchronize", "cuEventElapsedTime"};
     void *lib = dlopen("libcuda.so.1", RTLD_NOW), **slot = (void **)&cu;
     for (size_t i = 0; lib && i < sizeof names / sizeof *names; i++)
         if (!(slot[i] = dlsym(lib, names[i]))) return -1;
@@ -154,6 +157,61 @@ static void gpu_time(const char *what, void *fn, devptr to, devptr from, size_t 
     report(what, (double)bytes * factor, s);
 }
 
+/* Seconds of one of `times` copies in a row, median. */
+static double peer_time(void *fn, devptr to, devptr from, size_t bytes, int times)
+{
+    void *a, *b;
+    uint64_t n = bytes / 16;
+    double s[TIMES];
+    unsigned grid = (unsigned)(n / 512 > 1056 ? 1056 : n / 512 ? n / 512 : 1);
+    must(cu.event(&a, 0) || cu.event(&b, 0), "event");
+    for (int k = -1; k < TIMES; k++) {
+        void *args[] = {&to, &from, &n};
+        float ms;
+        must(cu.record(a, NULL), "record");
+        for (int i = 0; i < times; i++) must(fn ? cu.launch(fn, grid, 1, 1, 512, 1, 1, 0, NULL, args, NULL) : cu.copy(to, from, bytes, NULL), "peer copy");
+        must(cu.record(b, NULL) || cu.wait(b) || cu.ms(&ms, a, b), "wait");
+        if (k >= 0) s[k] = ms * 1e-3 / times;
+    }
+    qsort(s, TIMES, sizeof *s, by_value);
+    return s[TIMES / 2];
+}
+
+static int data_is(devptr at, size_t bytes, uint32_t want)
+{
+    uint32_t *h = malloc(bytes);
+    int ok = h && !cu.back(h, at, bytes);
+    for (size_t i = 0; ok && i < bytes / 4; i++) ok = h[i] == want;
+    free(h);
+    return ok;
+}
+
+static int peer_run(int from, int to)
+{
+    static const size_t sizes[] = {4096, 65536, 1 << 20, 1 << 24, 1 << 28};
+    int da, db, can = 0;
+    void *ca, *cb, *mod, *copy;
+    devptr x, y;
+    if (driver_open()) {
+        fprintf(stderr, "bench_copy: no CUDA driver here\n");
+        return 1;
+    }
+    must(cu.init(0) || cu.dev(&da, from) || cu.dev(&db, to) || cu.retain(&cb, db) || cu.set(cb) || cu.alloc(&y, 1 << 28), "second card");
+    must(cu.retain(&ca, da) || cu.set(ca) || cu.alloc(&x, 1 << 28) || cu.load(&mod, ptx) || cu.function(&copy, mod, "copy"), "first card");
+    must(cu.can(&can, da, db), "peer question");
+    if (can) cu.enable(cb, 0);
+    printf("peer %d to %d: access %s by the driver\n", from, to, can ? "claimed" : "not claimed");
+    for (int kernel = 0; kernel <= can; kernel++)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            uint32_t mark = 0x9e3779b9u + (uint32_t)(i * 2 + (size_t)kernel);
+            must(cu.set(ca) || cu.fill(x, mark, sizes[i] / 4), "fill");
+            double s = peer_time(kernel ? copy : NULL, y, x, sizes[i], sizes[i] < 1 << 24 ? 50 : 4);
+            must(cu.set(cb), "context");
+            printf("  %-8s %9zu B %10.2f us %8.2f GB/s %s\n", kernel ? "kernel" : "driver", sizes[i], s * 1e6, (double)sizes[i] / s * 1e-9, data_is(y, sizes[i], mark) ? "data right" : "DATA WRONG");
+        }
+    return 0;
+}
+
 static int gpu_run(int index, size_t bytes)
 {
     int dev;
@@ -175,14 +233,16 @@ static int gpu_run(int index, size_t bytes)
 
 int main(int argc, char **argv)
 {
-    int threads = (int)sysconf(_SC_NPROCESSORS_ONLN), cuda = -1;
+    int threads = (int)sysconf(_SC_NPROCESSORS_ONLN), cuda = -1, peer = -1;
     size_t mb = 0;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--threads")) threads = atoi(argv[i + 1]);
         if (!strcmp(argv[i], "--mb")) mb = (size_t)atoi(argv[i + 1]);
         if (!strcmp(argv[i], "--cuda")) cuda = atoi(argv[i + 1]);
+        if (!strcmp(argv[i], "--peer")) peer = atoi(argv[i + 1]);
     }
     if (threads < 1) threads = 1;
+    if (cuda >= 0 && peer >= 0) return peer_run(cuda, peer);
     if (cuda >= 0) return gpu_run(cuda, (mb ? mb : 1024) << 20);
     return cpu_run(threads, (mb ? mb : 256) << 20, 1) || cpu_run(threads, (mb ? mb : 256) << 20, 0);
 }
