@@ -4,6 +4,7 @@ import os
 import pathlib
 import pty
 import select
+import shutil
 import signal
 import subprocess
 import time
@@ -106,6 +107,15 @@ def test_session_over_restarts(answer, tmp_path):
     f.write_bytes(data)
     p = run("-p", "x", *BASE, "--kv", "f32", "--session", str(f), check=1)
     assert b"another model" in p.stderr
+    twin = tmp_path / "twin"  # the same shape and format, another weight: a fine-tune must not go on with this conversation
+    shutil.copytree(pathlib.Path(__file__).parents[2] / "models/demo", twin)
+    weights = twin / "model.safetensors"
+    b = bytearray(weights.read_bytes())
+    b[-1] ^= 1
+    weights.chmod(0o600)
+    weights.write_bytes(b)
+    p = run("-m", str(twin), "-p", "x", *BASE, "--session", str(f), check=1)
+    assert b"another model" in p.stderr and f.read_bytes() == data
 
 
 def test_errors_are_one_line():
