@@ -2,6 +2,7 @@
 #include "runtime/engine_help.h"
 
 #include "base/log.h"
+#include "runtime/folder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -171,13 +172,48 @@ static void long_prompt_holds_one_chunk(void **state)
     lk_engine_close(e);
 }
 
+/* --prefix-dir over a restart: the same prompt is read from disk; an engine with other KV pages takes nothing from there. */
+static void stored_prefix_survives_a_restart(void **state)
+{
+    static const int kinds[] = {LK_OPT_KV_I8, LK_OPT_KV_I8, LK_OPT_KV_BF16};
+    char dir[] = "/tmp/laoka-engine-XXXXXX";
+    int32_t ids[300], first[4] = {0};
+    assert_non_null(mkdtemp(dir));
+    for (int i = 0; i < 300; i++) ids[i] = 200 + (i * 37 + i / 7 * 11) % 5000;
+    for (int k = 0; k < 3; k++) {
+        struct lk_opts_engine o = opts_small(BUNDLED);
+        struct lk_engine *e;
+        struct lk_engine_stats st = {0};
+        struct lk_err err = {0};
+        o.kv = kinds[k];
+        o.prefix_dir = dir;
+        o.prefix_disk = 64 << 20;
+        if (lk_engine_open(&e, &o, &err)) fail_msg("%s", err.text);
+        struct lk_request r = {.ids = ids, .n_ids = 300, .max_tokens = 4, .draft = -2};
+        lk_sampling_init(&r.sampling);
+        struct result a = run_one(e, &r);
+        assert_int_equal(a.n, 4);
+        assert_int_equal(a.t.cached_n, k == 1 ? 299 : 0);
+        if (!k) memcpy(first, a.ids, sizeof first);
+        if (k == 1) assert_memory_equal(a.ids, first, sizeof first);
+        for (int i = 0; i < 3000 && !st.prefix_bytes_disk; i++) { /* written when no request runs */
+            lk_engine_stats(e, &st);
+            usleep(10000);
+        }
+        assert_true(st.prefix_bytes_disk > 0);
+        lk_free(a.ids);
+        lk_engine_close(e);
+    }
+    folder_remove(dir);
+}
+
 int main(int argc, char **argv)
 {
     lk_log_quiet(1);
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_as_published), cmocka_unit_test(second_turn_reads_what_is_new),
-        cmocka_unit_test(cancel_and_deadline), cmocka_unit_test(long_prompt_holds_one_chunk),
+        cmocka_unit_test(stored_prefix_survives_a_restart), cmocka_unit_test(cancel_and_deadline), cmocka_unit_test(long_prompt_holds_one_chunk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
