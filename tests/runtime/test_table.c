@@ -213,11 +213,18 @@ static struct lk_engine *engine_with(const char *model, int kv, int threads, int
     return e;
 }
 
+static int sum(const int *v)
+{
+    int n = 0;
+    for (int k = 0; k < KINDS; k++) n += v[k];
+    return n;
+}
+
 static void table(int kv)
 {
     const char *model = model_any(), *full = getenv("LK_LONG");
     struct lengths at[256];
-    int n = lengths_of(at), out = full ? 6 : 5, total = 0, flipped = 0;
+    int n = lengths_of(at), out = full ? 6 : 5;
     if (!model) return;
     memset(rows, 0, sizeof rows);
     memset(flips, 0, sizeof flips);
@@ -232,7 +239,7 @@ static void table(int kv)
         struct lk_request r = request(at[i].from, at[i].header, at[i].n, out, -1);
         int all = full ? full[0] == '2' : i < 1, cold = !full || all || at[i].class < 3 || i % 8 == 0;
         if (full && i % 16 == 0) {
-            print_message("%d ...\n", at[i].n);
+            print_message("%d ... %d rows, %d flips so far\n", at[i].n, sum(rows), sum(flips));
             fflush(stdout);
         }
         base_make(e, &b, r, cold);
@@ -251,12 +258,8 @@ static void table(int kv)
     lk_engine_close(e);
     lk_engine_close(one);
     lk_engine_close(cut);
-    for (int k = 0; k < KINDS; k++) {
-        print_message("  %-16s%6d rows, %d near-tie flips\n", kind_name[k], rows[k], flips[k]);
-        total += rows[k];
-        flipped += flips[k];
-    }
-    print_message("%d rows against %d base rows (%d cold), %d near-tie flips\n", total, n, cold_bases, flipped);
+    for (int k = 0; k < KINDS; k++) print_message("  %-16s%6d rows, %d near-tie flips\n", kind_name[k], rows[k], flips[k]);
+    print_message("%d rows against %d base rows (%d cold), %d near-tie flips\n", sum(rows), n, cold_bases, sum(flips));
     assert_true(flips[CHUNKS] * 100 <= rows[CHUNKS]);
 }
 
