@@ -100,9 +100,9 @@ const struct lk_flag lk_flags[] = {
 
     {"--recipe", NULL, "NAME", LK_FLAG_TEXT, LK_CMD_CONVERT, AT(convert.recipe), 0, 0, NULL,
      "bf16, fp8, w8, nvfp4, nvfp4-all or q4"},
-    {"--tp", NULL, "N", LK_FLAG_INT, LK_CMD_CONVERT, AT(convert.tp), 0, 64, NULL, "write N rank files (refused: not there yet)"},
+    {"--tp", NULL, "N", LK_FLAG_INT, LK_CMD_CONVERT, AT(convert.tp), 0, 64, NULL, "write N rank files, for runs on N --devices"},
     {"--verify", NULL, NULL, LK_FLAG_BOOL, LK_CMD_CONVERT, AT(convert.verify), 0, 0, NULL,
-     "read the output back and prove it"},
+     "read the output (also one that exists) back and prove it"},
     {"--force", NULL, NULL, LK_FLAG_BOOL, LK_CMD_CONVERT, AT(convert.force), 0, 0, NULL,
      "replace an output that exists"},
 

@@ -11,10 +11,11 @@ static int has_suffix(const char *s, const char *suffix)
     return n >= m && !strcmp(s + n - m, suffix);
 }
 
-static int artifact_load(struct lk_artifact *a, const char *path, struct lk_err *e)
+static int artifact_load(struct lk_artifact *a, const char *path, int rank, int n, struct lk_err *e)
 {
     int what = lk_file_exists(path);
     if (!what) return lk_fail(e, LK_EINPUT, "%s: no such file or folder", path);
+    if (what == 2 && lk__ranks_in(path)) return lk__rank_open(a, path, rank, n, e);
     if (what == 2 || has_suffix(path, ".safetensors") || has_suffix(path, ".json")) return lk__hf_open(a, path, e);
     if (has_suffix(path, ".gguf")) return lk__gguf_open(a, path, e);
     return lk_fail(e, LK_EINPUT, "%s: expected a Hugging Face folder, a .safetensors or a .gguf file, found another kind of file", path);
@@ -22,13 +23,18 @@ static int artifact_load(struct lk_artifact *a, const char *path, struct lk_err 
 
 int lk_artifact_open(struct lk_artifact **out, const char *path, struct lk_err *e)
 {
+    return lk_artifact_open_rank(out, path, 0, 0, e);
+}
+
+int lk_artifact_open_rank(struct lk_artifact **out, const char *path, int rank, int n, struct lk_err *e)
+{
     *out = NULL;
     struct lk_artifact *a = lk_calloc(1, sizeof *a);
     if (!a) return lk_fail(e, LK_ENOMEM, "%s: no memory", path);
     int rc = 0;
     a->path = lk_arena_strndup(&a->mem, path, strlen(path));
     if (!a->path) rc = lk_fail(e, LK_ENOMEM, "%s: no memory", path);
-    if (!rc) rc = artifact_load(a, path, e);
+    if (!rc) rc = artifact_load(a, path, rank, n, e);
     if (rc) {
         lk_artifact_close(a);
         return rc;
@@ -67,6 +73,11 @@ const char *lk_artifact_path(const struct lk_artifact *a)
 const char *lk_artifact_kind(const struct lk_artifact *a)
 {
     return a->kind;
+}
+
+int lk_artifact_ranks(const struct lk_artifact *a)
+{
+    return a->ranks;
 }
 
 size_t lk_artifact_count(const struct lk_artifact *a)
@@ -131,10 +142,11 @@ static void forget(const struct lk_artifact *a, const void *p, size_t n)
     }
 }
 
-void lk__artifact_forget(const struct lk_artifact *a, const struct lk_weight *w)
+void lk_artifact_forget(const struct lk_artifact *a, const struct lk_weight *w)
 {
     forget(a, w->data, lk_weight_data_bytes(w));
     forget(a, w->scale, lk_weight_scale_bytes(w));
+    forget(a, w->zero, w->zero ? lk_weight_zero_bytes(w) : 0);
 }
 
 int lk__artifact_add(struct lk_artifact *a, const struct lk_tensor *t, struct lk_err *e)

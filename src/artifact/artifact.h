@@ -53,13 +53,21 @@ struct lk_tensor {
     int64_t dims[4];        /* as stored; a linear is [n, k] */
     struct lk_weight w;     /* a 1-D tensor is n = 1, k = length */
     size_t bytes;           /* all parts */
+    int is_part;            /* from a rank file: cut already, w is the rank's own */
 };
 
 struct lk_artifact;
 
 /* path: folder or file. Errors name file, tensor, expected and found. progress on a terminal. */
 int lk_artifact_open(struct lk_artifact **out, const char *path, struct lk_err *e);
+/* The same for rank `rank` of n: a folder of rank files (convert --tp) gives that rank's file, anything else is opened whole. n = 0: any rank
+ * files, rank 0's part. */
+int lk_artifact_open_rank(struct lk_artifact **out, const char *path, int rank, int n, struct lk_err *e);
 void lk_artifact_close(struct lk_artifact *a); /* NULL is fine */
+/* 0: the whole model; N: what one of N ranks needs of it (struct lk_tensor.is_part). */
+int lk_artifact_ranks(const struct lk_artifact *a);
+/* Lets mapped pages of a weight go (lk_map_forget); bytes that lie in no mapping stay. */
+void lk_artifact_forget(const struct lk_artifact *a, const struct lk_weight *w);
 
 const struct lk_config *lk_artifact_config(const struct lk_artifact *a);
 const struct lk_gen_defaults *lk_artifact_gen(const struct lk_artifact *a);

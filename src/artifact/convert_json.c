@@ -166,7 +166,8 @@ static json_t *quant_config(const struct plan *p)
 static json_t *config_from_shape(const struct lk_artifact *a)
 {
     const struct lk_config *c = lk_artifact_config(a);
-    json_t *types = json_array(), *eos = json_integer(c->n_eos ? c->eos[0] : 0);
+    json_t *types = json_array(), *eos = json_array();
+    for (int i = 0; i < c->n_eos; i++) json_array_append_new(eos, json_integer(c->eos[i]));
     for (int64_t i = 0; i < c->layers; i++)
         json_array_append_new(types, json_string(c->full[i] ? "full_attention" : "linear_attention"));
     json_t *rope = json_pack("{s:s, s:f, s:f, s:[i, i, i], s:b}", "rope_type", "default", "rope_theta", c->rope_theta,

@@ -4,18 +4,16 @@
 
 #include "artifact/convert_plan.h"
 #include "artifact/encode.h"
-#include "artifact/store.h"
+#include "artifact/out_folder.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"
 #include "base/pool.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define SLAB_BYTES (16u << 20)
@@ -116,7 +114,7 @@ static int job_amax(struct conv *c, struct job *j)
     for (int64_t i = 0; i < parts; i++)
         if (s.amax[i] > j->amax) j->amax = s.amax[i];
     lk_free(s.amax);
-    lk__artifact_forget(c->p.a, &j->t->w);
+    lk_artifact_forget(c->p.a, &j->t->w);
     return 0;
 }
 
@@ -175,7 +173,7 @@ static int job_copy(struct conv *c, const struct lk_weight *w, const struct out_
     for (size_t at = 0; at < o->bytes && !rc; at += SLAB_BYTES) {
         size_t n = o->bytes - at < SLAB_BYTES ? o->bytes - at : SLAB_BYTES;
         rc = sink(c, o, at, (const char *)o->copy + at, n);
-        if (o->bytes > SLAB_BYTES) lk__artifact_forget(c->p.a, w);
+        if (o->bytes > SLAB_BYTES) lk_artifact_forget(c->p.a, w);
     }
     return rc;
 }
@@ -186,7 +184,7 @@ static int job_run(struct conv *c, struct job *j)
     int rc = 0;
     if (j->scheme == SCHEME_COPY) {
         for (int i = 0; i < j->n_out && !rc; i++) rc = job_copy(c, &j->t->w, &o[i]);
-        lk__artifact_forget(c->p.a, &j->t->w);
+        lk_artifact_forget(c->p.a, &j->t->w);
         return rc;
     }
     const struct lk_weight *w = &j->t->w;
@@ -198,7 +196,7 @@ static int job_run(struct conv *c, struct job *j)
         parts_run(c, &s);
         rc = sink(c, &o[0], (size_t)r * cb, c->slab[0], (size_t)s.n * cb);
         if (!rc && sb) rc = sink(c, &o[1], (size_t)r * sb, c->slab[1], (size_t)s.n * sb);
-        lk__artifact_forget(c->p.a, w);
+        lk_artifact_forget(c->p.a, w);
     }
     if (!rc && j->scheme == SCHEME_NVFP4) rc = sink(c, &o[2], 0, &j->global, 4);
     if (!rc && j->scheme == SCHEME_Q4) rc = job_copy(c, &j->t->w, &o[2]);
@@ -295,84 +293,41 @@ static int verify(struct conv *c)
     return rc;
 }
 
-static int side_write(struct conv *c, const char *name, const char *data, size_t n)
-{
-    struct lk_buf path = {0};
-    int rc = lk_path_join(&path, c->dir, name) ? lk_fail(c->e, LK_ENOMEM, "convert: no memory") : lk_file_write(path.data, data, n, c->e);
-    lk_buf_free(&path);
-    return rc;
-}
-
 static int sides_write(struct conv *c)
 {
-    static const char *const names[] = {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
-                                        "preprocessor_config.json", "video_preprocessor_config.json"};
     struct lk_buf text = {0};
-    size_t len;
     int rc = lk__config_text(&c->p, &text, c->e);
-    if (!rc) rc = side_write(c, "config.json", text.data, text.len);
-    for (size_t i = 0; i < sizeof names / sizeof *names && !rc; i++) {
-        const char *s = lk_artifact_text(c->p.a, names[i], &len);
-        if (s) rc = side_write(c, names[i], s, len);
-    }
+    if (!rc) rc = lk_out_side_write(c->dir, "config.json", text.data, text.len, c->e);
+    if (!rc) rc = lk_out_texts_write(c->dir, c->p.a, c->e);
     lk_buf_reset(&text);
     if (!rc && c->p.n_shards > 1) rc = lk__index_text(&c->p, &text, c->e);
-    if (!rc && c->p.n_shards > 1) rc = side_write(c, "model.safetensors.index.json", text.data, text.len);
+    if (!rc && c->p.n_shards > 1) rc = lk_out_side_write(c->dir, "model.safetensors.index.json", text.data, text.len, c->e);
     lk_buf_free(&text);
     return rc;
 }
 
-/* Removes a folder of files. Refuses to follow anything deeper. */
-static void folder_remove(const char *dir)
-{
-    DIR *d = opendir(dir);
-    struct lk_buf path = {0};
-    for (struct dirent *x; d && (x = readdir(d));)
-        if (strcmp(x->d_name, ".") && strcmp(x->d_name, "..") && !lk_path_join(&path, dir, x->d_name)) unlink(path.data);
-    if (d) closedir(d);
-    lk_buf_free(&path);
-    rmdir(dir);
-}
-
 static int conv_write(struct conv *c, const char *out)
 {
-    int rc = scratch_alloc(c);
-    if (!rc && mkdir(c->dir, 0755)) rc = lk_fail(c->e, LK_ESYS, "%s: cannot create: %s", c->dir, strerror(errno));
-    if (rc) return rc;
-    rc = shards_create(c);
+    struct lk_out_folder f;
+    int rc = lk_out_folder_begin(&f, out, c->o->force, c->e);
+    c->dir = f.tmp.data;
+    if (!rc) rc = shards_create(c);
     if (!rc) rc = jobs_run(c, "converting");
     rc = shards_close(c, rc);
     if (!rc) rc = sides_write(c);
     if (!rc && c->o->verify) rc = verify(c);
-    struct lk_buf old = {0};
-    int exists = lk_file_exists(out) == 2;
-    if (!rc && lk_buf_fmt(&old, "%s.old-%ld", out, (long)getpid())) rc = lk_fail(c->e, LK_ENOMEM, "convert: no memory");
-    if (!rc && ((exists && rename(out, old.data)) || rename(c->dir, out)))
-        rc = lk_fail(c->e, LK_ESYS, "%s: cannot rename: %s", out, strerror(errno));
-    if (rc)
-        folder_remove(c->dir);
-    else if (exists)
-        folder_remove(old.data);
-    lk_buf_free(&old);
-    return rc;
+    return lk_out_folder_end(&f, rc, c->e);
 }
 
 int lk_convert(const char *in, const char *out, const struct lk_convert_opts *o, struct lk_err *e)
 {
     struct lk_artifact *a = NULL;
-    struct conv c = {.o = o, .e = e};
-    struct lk_buf dir = {0};
-    int rc = 0;
+    struct conv c = {.o = o, .e = e, .dir = out};
     int check_only = lk_file_exists(out) == 2 && o->verify && !o->force;
-    if (lk_file_exists(out) && !o->force && !check_only)
-        return lk_fail(e, LK_EINPUT, "%s: exists already; choose another name, --force to replace it, or --verify to compare it with IN", out);
-    size_t n = strlen(out);
-    while (n > 1 && out[n - 1] == '/') n--;
-    if (lk_buf_fmt(&dir, "%.*s.tmp-%ld", (int)n, out, (long)getpid())) rc = lk_fail(e, LK_ENOMEM, "convert: no memory");
-    c.dir = check_only ? out : dir.data;
-    if (!rc) rc = lk_artifact_open(&a, in, e);
+    int rc = lk_artifact_open(&a, in, e);
+    if (!rc && lk_artifact_ranks(a)) rc = lk_fail(e, LK_EINPUT, "%s: holds rank files; give the unsplit model", in);
     if (!rc) rc = lk__plan_make(&c.p, a, o->recipe, o->shard_bytes > 0 ? (size_t)o->shard_bytes : (size_t)5 << 30, e);
-    if (!rc && check_only) rc = scratch_alloc(&c);
+    if (!rc) rc = scratch_alloc(&c);
     if (!rc) rc = check_only ? verify(&c) : conv_write(&c, out);
     lk_free(c.rows);
     lk_free(c.slab[0]);
@@ -380,6 +335,5 @@ int lk_convert(const char *in, const char *out, const struct lk_convert_opts *o,
     lk_free(c.shards);
     lk__plan_free(&c.p);
     lk_artifact_close(a);
-    lk_buf_free(&dir);
     return rc;
 }

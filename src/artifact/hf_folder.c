@@ -76,6 +76,12 @@ static int read_configs(struct lk_artifact *a, const char *dir, struct hf_quant 
     return rc ? rc : template_from_config(a, dir, e);
 }
 
+int lk__hf_sides(struct lk_artifact *a, const char *dir, struct lk_err *e)
+{
+    struct hf_quant q = {0};
+    return read_configs(a, dir, &q, e);
+}
+
 static int shard_open(struct lk_artifact *a, struct raw_table *t, const char *dir, const char *name, struct lk_err *e)
 {
     struct lk_buf path = {0};

@@ -8,13 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum lk_dtype dtype_find(const char *name)
-{
-    for (int t = LK_DT_NONE + 1; t < LK_DT_COUNT; t++)
-        if (!strcmp(name, lk_dtype_name((enum lk_dtype)t))) return (enum lk_dtype)t;
-    return LK_DT_NONE;
-}
-
 struct reader {
     const char *file;
     const unsigned char *base; /* first data byte */
@@ -68,7 +61,7 @@ static int read_entry(const struct reader *r, struct raw_table *t, struct lk_are
     struct raw_tensor x = {.file = r->file, .name = lk_arena_strndup(mem, name, strlen(name))};
     if (!x.name) return lk_fail(r->e, LK_ENOMEM, "%s: no memory for the tensor names", r->file);
     const char *dt = json_string_value(json_object_get(v, "dtype"));
-    x.dtype = dt ? dtype_find(dt) : LK_DT_NONE;
+    x.dtype = dt ? lk_dtype_find(dt) : LK_DT_NONE;
     if (!x.dtype)
         return lk_fail(r->e, LK_EINPUT, "%s: tensor %s: dtype: expected one of BF16, F16, F32, F8_E4M3, U8, I8, I32, ..., found %s", r->file,
                        name, dt ? dt : lk__json_kind(json_object_get(v, "dtype")));

@@ -58,19 +58,22 @@ struct lk_artifact {
     struct { const char *name, *data; size_t len; } texts[LK_MAX_TEXTS];
     int n_texts;
     struct lk_buf made_text; /* a tokenizer.json written from what the file holds */
-    int32_t *draft_map;
+    const int32_t *draft_map;
     size_t n_draft;
+    int ranks; /* 0: whole; N: the part of one of N ranks */
 };
 
 /* Maps a file; the artifact keeps it. *file: its path in the arena. */
 int lk__artifact_map(struct lk_artifact *a, const char *path, struct lk_map *out, const char **file, struct lk_err *e);
-/* Lets mapped pages of a weight go (lk_map_forget); bytes that lie in no mapping stay. */
-void lk__artifact_forget(const struct lk_artifact *a, const struct lk_weight *w);
 /* Adds a logical tensor; name, stored, file must live in the arena. Refuses a second one of the same name. */
 int lk__artifact_add(struct lk_artifact *a, const struct lk_tensor *t, struct lk_err *e);
 int lk__artifact_text_add(struct lk_artifact *a, const char *name, const char *data, size_t len, struct lk_err *e);
 
 int lk__hf_open(struct lk_artifact *a, const char *path, struct lk_err *e); /* folder, or one .safetensors file */
+
+int lk__hf_sides(struct lk_artifact *a, const char *dir, struct lk_err *e); /* config.json, texts, generation defaults of a folder */
+int lk__ranks_in(const char *dir); /* N when the folder holds the rank files of N ranks, else 0 */
+int lk__rank_open(struct lk_artifact *a, const char *dir, int rank, int n, struct lk_err *e);
 
 int lk__gguf_open(struct lk_artifact *a, const char *path, struct lk_err *e);
 

@@ -9,6 +9,8 @@
 #include "base/num.h"
 #include "dev/format_row.h"
 
+#include <string.h>
+
 static const struct {
     const char *name;
     size_t bytes;
@@ -140,6 +142,20 @@ const struct lk_fmt_info *lk_fmt_info(enum lk_fmt f)
     return &fmts[f >= 0 && f < LK_FMT_COUNT ? f : LK_FMT_NONE].info;
 }
 
+enum lk_fmt lk_fmt_find(const char *name)
+{
+    for (int f = LK_FMT_NONE + 1; f < LK_FMT_COUNT; f++)
+        if (!strcmp(fmts[f].info.name, name)) return (enum lk_fmt)f;
+    return LK_FMT_NONE;
+}
+
+enum lk_dtype lk_dtype_find(const char *name)
+{
+    for (int t = LK_DT_NONE + 1; t < LK_DT_COUNT; t++)
+        if (!strcmp(dtypes[t].name, name)) return (enum lk_dtype)t;
+    return LK_DT_NONE;
+}
+
 static size_t ceil_div(int64_t a, int64_t b)
 {
     return (size_t)((a + b - 1) / b);
@@ -189,10 +205,14 @@ size_t lk_weight_scale_bytes(const struct lk_weight *w)
     }
 }
 
+size_t lk_weight_zero_bytes(const struct lk_weight *w)
+{
+    return ceil_div(w->n, w->fmt == LK_FMT_CT8 || w->fmt == LK_FMT_GPTQ8 ? 4 : 8) * weight_groups(w) * 4;
+}
+
 size_t lk_weight_bytes(const struct lk_weight *w)
 {
-    size_t zero = 0, gidx = w->gidx ? (size_t)w->k * 4 : 0;
-    if (w->zero) zero = ceil_div(w->n, w->fmt == LK_FMT_CT8 || w->fmt == LK_FMT_GPTQ8 ? 4 : 8) * weight_groups(w) * 4;
+    size_t zero = w->zero ? lk_weight_zero_bytes(w) : 0, gidx = w->gidx ? (size_t)w->k * 4 : 0;
     return lk_weight_data_bytes(w) + lk_weight_scale_bytes(w) + zero + gidx;
 }
 

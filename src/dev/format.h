@@ -98,6 +98,10 @@ const struct lk_fmt_info *lk_fmt_info(enum lk_fmt f);
 size_t lk_weight_bytes(const struct lk_weight *w);
 size_t lk_weight_data_bytes(const struct lk_weight *w);
 size_t lk_weight_scale_bytes(const struct lk_weight *w);
+size_t lk_weight_zero_bytes(const struct lk_weight *w); /* of the array behind `zero`, when there is one */
+/* By the name that lk_fmt_info gives; LK_FMT_NONE: no such format. */
+enum lk_fmt lk_fmt_find(const char *name);
+enum lk_dtype lk_dtype_find(const char *name);
 
 /* Decodes columns [k0, k0+count) of row `row` to f32, exactly as the publisher's reference does. Any k0, any count
  * inside the row. Slow and plain: the oracle. */

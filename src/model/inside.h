@@ -114,6 +114,8 @@ static inline int lk_conv_channels(const struct lk_shard_dims *d)
     return (2 * d->hk + d->hv) * d->gdn_dim;
 }
 
+/* parts.c */
+enum lk_part lk__part_of(const char *name);
 /* weights.c */
 int lk__weights_bind(struct lk_model *m, const struct lk_artifact *a, struct lk_err *e);
 void lk__weights_free(struct lk_model *m);

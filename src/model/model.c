@@ -96,6 +96,9 @@ static int check_used(struct lk_model *m, struct lk_err *e)
 
 static int open_all(struct lk_model *m, const struct lk_artifact *a, struct lk_err *e)
 {
+    if (lk_artifact_ranks(a) && lk_artifact_ranks(a) != m->n_ranks)
+        return lk_fail(e, LK_EINPUT, "%s: rank files for %d devices, found %d; name that many with --devices", lk_artifact_path(a),
+                       lk_artifact_ranks(a), m->n_ranks);
     int rc = lk_shape_read(&m->shape, lk_artifact_config(a), e);
     if (rc) return lk_err_prefix(e, "%s", lk_artifact_path(a));
     /* Many quantised copies leave the MTP tensors out though config.json still counts the layer. */

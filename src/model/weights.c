@@ -23,11 +23,11 @@ struct binder {
     struct lk_progress bar;
 };
 
-/* One linear of a mat: its name, the rank's part and the whole size. */
+/* One linear of a mat: its name and the whole size; lk__part_of says which part of it is the rank's. */
 struct part {
     const char *name;
-    enum lk_part part;
     int64_t n, k;
+    int head; /* rows are the vocabulary's though it is the embedding: a tied head */
 };
 
 static const struct lk_tensor *find(struct binder *b, const char *name, struct lk_err *e)
@@ -67,19 +67,23 @@ static int take_part(struct binder *b, const struct part *p, struct lk_weight *o
 {
     const struct lk_tensor *t = find(b, p->name, e);
     if (!t) return LK_EINPUT;
-    if (t->w.n != p->n || t->w.k != p->k)
-        return lk_fail(e, LK_EINPUT,
-                       "%s: tensor %s: expected [%lld, %lld] from config.json, found [%lld, %lld]",
-                       t->file, t->stored, (long long)p->n, (long long)p->k, (long long)t->w.n,
-                       (long long)t->w.k);
     struct lk_ranges r;
     void *copy;
     struct lk_model *m = b->m;
-    int cols = p->part == LK_PART_O || p->part == LK_PART_OUT || p->part == LK_PART_DOWN;
-    lk_shard(&m->dims, p->part, cols ? p->k : p->n, m->rank, m->n_ranks, &r);
+    enum lk_part part = p->head ? LK_PART_VOCAB : lk__part_of(p->name);
+    int cols = part == LK_PART_O || part == LK_PART_OUT || part == LK_PART_DOWN;
+    lk_shard(&m->dims, part, cols ? p->k : p->n, m->rank, m->n_ranks, &r);
+    int64_t n = t->is_part && !cols ? r.total : p->n, k = t->is_part && cols ? r.total : p->k;
+    if (t->w.n != n || t->w.k != k)
+        return lk_fail(e, LK_EINPUT,
+                       "%s: tensor %s: expected [%lld, %lld] from config.json, found [%lld, %lld]",
+                       t->file, t->stored, (long long)n, (long long)k, (long long)t->w.n,
+                       (long long)t->w.k);
+    b->bar.done += t->bytes;
+    *out = t->w;
+    if (t->is_part) return 0;
     int rc = lk_slice(&t->w, &r, out, &copy, e);
     if (rc) return lk_err_prefix(e, "%s: tensor %s", t->file, t->stored);
-    b->bar.done += t->bytes;
     return copy ? own(m, copy, e) : 0;
 }
 
@@ -116,22 +120,21 @@ static enum lk_dtype plain_type(enum lk_fmt f)
 enum vec_kind { VEC_PLAIN, VEC_NORM, VEC_A };
 
 /* A 1-D tensor (or [channels, 1, width]) as f32 on the device: `rows` of `width`, the rank's rows only. */
-static int load_vec(struct binder *b, const char *name, enum lk_part part, int64_t rows, int width,
-                    enum vec_kind kind, const float **out, struct lk_err *e)
+static int load_vec(struct binder *b, const char *name, int64_t rows, int width, enum vec_kind kind,
+                    const float **out, struct lk_err *e)
 {
     const struct lk_tensor *t = find(b, name, e);
     if (!t) return LK_EINPUT;
-    int64_t elems = 1;
-    for (int i = 0; i < t->n_dims; i++) elems *= t->dims[i];
+    struct lk_ranges r;
+    lk_shard(&b->m->dims, lk__part_of(name), rows, b->m->rank, b->m->n_ranks, &r);
+    int64_t elems = t->w.n * t->w.k, want = (t->is_part ? r.total : rows) * width;
     enum lk_dtype type = plain_type(t->w.fmt);
-    if (elems != rows * width || type == LK_DT_NONE)
+    if (elems != want || type == LK_DT_NONE)
         return lk_fail(e, LK_EINPUT,
                        "%s: tensor %s: expected %lld values in F32, F16 or BF16, found %lld in %s",
-                       t->file, t->stored, (long long)rows * width, (long long)elems,
-                       lk_fmt_info(t->w.fmt)->name);
+                       t->file, t->stored, (long long)want, (long long)elems, lk_fmt_info(t->w.fmt)->name);
+    if (t->is_part) r.n = 1, r.r[0].at = 0, r.r[0].count = r.total;
     const struct lk_config *c = lk_artifact_config(b->a);
-    struct lk_ranges r;
-    lk_shard(&b->m->dims, part, rows, b->m->rank, b->m->n_ranks, &r);
     size_t n = 0, total = (size_t)r.total * (size_t)width;
     if (total > b->tmp_cap) return lk_fail(e, LK_EINPUT, "tensor %s is larger than planned", t->stored);
     for (int i = 0; i < r.n; i++)
@@ -151,7 +154,7 @@ static int load_vec(struct binder *b, const char *name, enum lk_part part, int64
 
 static int bind_norm(struct binder *b, const char *name, const float **out, struct lk_err *e)
 {
-    return load_vec(b, name, LK_PART_WHOLE, b->m->shape.hidden, 1, VEC_NORM, out, e);
+    return load_vec(b, name, b->m->shape.hidden, 1, VEC_NORM, out, e);
 }
 
 static int bind_attn(struct binder *b, struct layer *l, struct lk_err *e)
@@ -159,15 +162,15 @@ static int bind_attn(struct binder *b, struct layer *l, struct lk_err *e)
     const struct lk_shape *s = &b->m->shape;
     int64_t q = s->n_q * (int64_t)s->head_dim, kv = s->n_kv * (int64_t)s->head_dim;
     const struct part in[] = {
-        {"self_attn.q_proj", LK_PART_Q, 2 * q, s->hidden},
-        {"self_attn.k_proj", LK_PART_KV, kv, s->hidden},
-        {"self_attn.v_proj", LK_PART_KV, kv, s->hidden},
+        {"self_attn.q_proj", 2 * q, s->hidden, 0},
+        {"self_attn.k_proj", kv, s->hidden, 0},
+        {"self_attn.v_proj", kv, s->hidden, 0},
     };
-    const struct part out = {"self_attn.o_proj", LK_PART_O, s->hidden, q};
+    const struct part out = {"self_attn.o_proj", s->hidden, q, 0};
     int rc = load_mat(b, LK_MAT_STACK, in, 3, &l->proj, e);
     if (!rc) rc = load_mat(b, LK_MAT_STACK, &out, 1, &l->out, e);
-    if (!rc) rc = load_vec(b, "self_attn.q_norm", LK_PART_WHOLE, s->head_dim, 1, VEC_NORM, &l->q_norm, e);
-    if (!rc) rc = load_vec(b, "self_attn.k_norm", LK_PART_WHOLE, s->head_dim, 1, VEC_NORM, &l->k_norm, e);
+    if (!rc) rc = load_vec(b, "self_attn.q_norm", s->head_dim, 1, VEC_NORM, &l->q_norm, e);
+    if (!rc) rc = load_vec(b, "self_attn.k_norm", s->head_dim, 1, VEC_NORM, &l->k_norm, e);
     return rc;
 }
 
@@ -176,18 +179,18 @@ static int bind_gdn(struct binder *b, struct layer *l, struct lk_err *e)
     const struct lk_shape *s = &b->m->shape;
     int64_t v = (int64_t)s->hv * s->gdn_dim;
     const struct part in[] = {
-        {"linear_attn.in_proj_qkv", LK_PART_QKV, s->conv_ch, s->hidden},
-        {"linear_attn.in_proj_z", LK_PART_V, v, s->hidden},
-        {"linear_attn.in_proj_b", LK_PART_VHEAD, s->hv, s->hidden},
-        {"linear_attn.in_proj_a", LK_PART_VHEAD, s->hv, s->hidden},
+        {"linear_attn.in_proj_qkv", s->conv_ch, s->hidden, 0},
+        {"linear_attn.in_proj_z", v, s->hidden, 0},
+        {"linear_attn.in_proj_b", s->hv, s->hidden, 0},
+        {"linear_attn.in_proj_a", s->hv, s->hidden, 0},
     };
-    const struct part out = {"linear_attn.out_proj", LK_PART_OUT, s->hidden, v};
+    const struct part out = {"linear_attn.out_proj", s->hidden, v, 0};
     int rc = load_mat(b, LK_MAT_STACK, in, 4, &l->proj, e);
     if (!rc) rc = load_mat(b, LK_MAT_STACK, &out, 1, &l->out, e);
-    if (!rc) rc = load_vec(b, "linear_attn.conv1d", LK_PART_QKV, s->conv_ch, s->conv_k, VEC_PLAIN, &l->conv_w, e);
-    if (!rc) rc = load_vec(b, "linear_attn.A_log", LK_PART_VHEAD, s->hv, 1, VEC_A, &l->a_coef, e);
-    if (!rc) rc = load_vec(b, "linear_attn.dt_bias", LK_PART_VHEAD, s->hv, 1, VEC_PLAIN, &l->dt_bias, e);
-    if (!rc) rc = load_vec(b, "linear_attn.norm", LK_PART_WHOLE, s->gdn_dim, 1, VEC_PLAIN, &l->gdn_norm, e);
+    if (!rc) rc = load_vec(b, "linear_attn.conv1d", s->conv_ch, s->conv_k, VEC_PLAIN, &l->conv_w, e);
+    if (!rc) rc = load_vec(b, "linear_attn.A_log", s->hv, 1, VEC_A, &l->a_coef, e);
+    if (!rc) rc = load_vec(b, "linear_attn.dt_bias", s->hv, 1, VEC_PLAIN, &l->dt_bias, e);
+    if (!rc) rc = load_vec(b, "linear_attn.norm", s->gdn_dim, 1, VEC_PLAIN, &l->gdn_norm, e);
     return rc;
 }
 
@@ -195,10 +198,10 @@ static int bind_layer(struct binder *b, struct layer *l, int full, struct lk_err
 {
     const struct lk_shape *s = &b->m->shape;
     const struct part mlp[] = {
-        {"mlp.gate_proj", LK_PART_INTER, s->inter, s->hidden},
-        {"mlp.up_proj", LK_PART_INTER, s->inter, s->hidden},
+        {"mlp.gate_proj", s->inter, s->hidden, 0},
+        {"mlp.up_proj", s->inter, s->hidden, 0},
     };
-    const struct part down = {"mlp.down_proj", LK_PART_DOWN, s->hidden, s->inter};
+    const struct part down = {"mlp.down_proj", s->hidden, s->inter, 0};
     l->full = full;
     int rc = bind_norm(b, "input_layernorm", &l->in_norm, e);
     if (!rc) rc = full ? bind_attn(b, l, e) : bind_gdn(b, l, e);
@@ -213,8 +216,8 @@ static int bind_head(struct binder *b, struct lk_err *e)
 {
     struct lk_model *m = b->m;
     const struct lk_shape *s = &m->shape;
-    const struct part embed = {"embed_tokens", LK_PART_WHOLE, s->vocab, s->hidden};
-    const struct part head = {s->tied ? "embed_tokens" : "lm_head", LK_PART_VOCAB, s->vocab, s->hidden};
+    const struct part embed = {"embed_tokens", s->vocab, s->hidden, 0};
+    const struct part head = {s->tied ? "embed_tokens" : "lm_head", s->vocab, s->hidden, s->tied};
     int rc = load_mat(b, LK_MAT_EMBED, &embed, 1, &m->w.embed, e);
     if (!rc) rc = bind_norm(b, "norm", &m->w.norm, e);
     if (rc) return rc;
@@ -248,7 +251,7 @@ static int bind_draft_head(struct binder *b, struct lk_err *e)
         m->w.draft_inverse[map[i]] = (int32_t)i;
     }
     m->w.draft_rows = (int)n;
-    const struct part p = {"draft_head", LK_PART_VOCAB, (int64_t)n, m->shape.hidden};
+    const struct part p = {"draft_head", (int64_t)n, m->shape.hidden, 0};
     return load_mat(b, LK_MAT_STACK, &p, 1, &m->w.draft_head, e);
 }
 
@@ -256,7 +259,7 @@ static int bind_mtp(struct binder *b, struct lk_err *e)
 {
     struct lk_model *m = b->m;
     const struct lk_shape *s = &m->shape;
-    const struct part fc = {"mtp.fc", LK_PART_WHOLE, s->hidden, 2 * (int64_t)s->hidden};
+    const struct part fc = {"mtp.fc", s->hidden, 2 * (int64_t)s->hidden, 0};
     b->prefix[0] = 0;
     int rc = load_mat(b, LK_MAT_STACK, &fc, 1, &m->w.fc, e);
     if (!rc) rc = bind_norm(b, "mtp.pre_fc_norm_embedding", &m->w.mtp_embed_norm, e);

@@ -158,7 +158,7 @@ int lk_host_open(struct lk_host *h, const struct lk_opts_engine *o, struct lk_er
 {
     struct sizes z = {0};
     struct lk_shape shape;
-    int rc = lk_artifact_open(&h->artifact, o->model, e);
+    int rc = lk_artifact_open_rank(&h->artifact, o->model, 0, o->dev.n > 1 ? o->dev.n : 1, e);
     if (!rc) rc = text_open(h, e);
     if (!rc) rc = lk_shape_read(&shape, lk_artifact_config(h->artifact), e);
     if (!rc) rc = lk_rank_device(&h->dev, &o->dev, 0, e);

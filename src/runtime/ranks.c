@@ -241,7 +241,7 @@ static int follower_open(struct follower *f, const struct lk_opts_engine *o, int
     const void *data;
     size_t bytes;
     struct open_plan p;
-    int rc = lk_artifact_open(&f->a, o->model, e);
+    int rc = lk_artifact_open_rank(&f->a, o->model, rank, o->dev.n, e);
     if (!rc) rc = lk_rank_device(&f->d, &o->dev, rank, e);
     if (!rc) rc = lk_plan_next(f->r.plan, &kind, &data, &bytes, e);
     if (rc) return rc;

@@ -66,6 +66,38 @@ def test_recipe_answers(recipe, truth, tmp_path):
     assert p.stderr.count("\n") == 1 and f"tensor {name}" in p.stderr
 
 
+@pytest.mark.parametrize("n,recipe", [(2, None), (2, "q4"), (1, None)])
+def test_rank_files(n, recipe, tmp_path):
+    whole, out, more = DEMO, tmp_path / "out", ["--recipe", recipe] if recipe else []
+    p = laoka("convert", DEMO, out, "--tp", n, "--verify", *more)
+    assert f"of {n} ranks re-join to the source bit for bit" in p.stderr and [x.name for x in tmp_path.iterdir()] == ["out"]
+    assert sorted(x.name for x in out.glob("rank*")) == [f"rank-{i + 1}-of-{n}.safetensors" for i in range(n)]
+    if recipe:
+        whole = tmp_path / "whole"
+        laoka("convert", DEMO, whole, *more)
+    devices = ["--devices", ",".join(["cpu"] * n)]
+    assert answer(out, *devices)["ids"] == answer(whole)["ids"]
+    wrong = ["--devices", "cpu" if n > 1 else "cpu,cpu"]
+    assert f"made for {n} devices" in laoka("run", "-m", out, *Q, *wrong, check=1).stderr
+    laoka("convert", DEMO, out, "--tp", n, "--verify", *more)  # an OUT that exists is compared
+    file = out / f"rank-{n}-of-{n}.safetensors"
+    for name in ("layers.5.mlp.down_proj.data", "layers.1.linear_attn.in_proj_qkv.scale"):  # the earlier of two flips is named
+        flip(file, sum(tensor_span(file, name)) // 2)
+        p = laoka("convert", DEMO, out, "--tp", n, "--verify", *more, check=1)
+        assert p.stderr.count("\n") == 1 and f"tensor {name.rsplit('.', 1)[0]}:" in p.stderr, p.stderr
+    if n > 1:
+        file.unlink()
+        laoka("run", "-m", out, *Q, *devices, check=70 if n > 1 else 1)
+
+
+def test_rank_files_are_not_a_model_to_convert(tmp_path):
+    laoka("convert", DEMO, tmp_path / "r", "--tp", 2)
+    assert "unsplit" in laoka("convert", tmp_path / "r", tmp_path / "x", "--recipe", "bf16", check=1).stderr
+    assert "unsplit" in laoka("convert", tmp_path / "r", tmp_path / "x", "--tp", 2, check=1).stderr
+    assert "KV heads that 3 divides" in laoka("convert", DEMO, tmp_path / "x", "--tp", 3, check=1).stderr
+    assert [x.name for x in tmp_path.iterdir()] == ["r"]
+
+
 def test_an_interrupted_run_leaves_nothing(tmp_path):
     big = tmp_path / "in"
     big.mkdir()
