@@ -18,7 +18,8 @@ static int artifact_load(struct lk_artifact *a, const char *path, int rank, int 
     if (what == 2 && lk__ranks_in(path)) return lk__rank_open(a, path, rank, n, e);
     if (what == 2 || has_suffix(path, ".safetensors") || has_suffix(path, ".json")) return lk__hf_open(a, path, e);
     if (has_suffix(path, ".gguf")) return lk__gguf_open(a, path, e);
-    return lk_fail(e, LK_EINPUT, "%s: expected a Hugging Face folder, a .safetensors or a .gguf file, found another kind of file", path);
+    if (has_suffix(path, ".ninfer")) return lk__ninfer_open(a, path, e);
+    return lk_fail(e, LK_EINPUT, "%s: expected a Hugging Face folder, a .safetensors, .gguf or .ninfer file, found another kind of file", path);
 }
 
 int lk_artifact_open(struct lk_artifact **out, const char *path, struct lk_err *e)

@@ -75,6 +75,7 @@ int lk__hf_sides(struct lk_artifact *a, const char *dir, struct lk_err *e); /* c
 int lk__ranks_in(const char *dir); /* N when the folder holds the rank files of N ranks, else 0 */
 int lk__rank_open(struct lk_artifact *a, const char *dir, int rank, int n, struct lk_err *e);
 
+int lk__ninfer_open(struct lk_artifact *a, const char *path, struct lk_err *e);
 int lk__gguf_open(struct lk_artifact *a, const char *path, struct lk_err *e);
 
 #endif

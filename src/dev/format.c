@@ -135,6 +135,11 @@ static const struct {
     [LK_FMT_GG_IQ2_XS] = {{"iq2_xs", 256, 74, 2.3125f}, lk__row_gguf},
     [LK_FMT_GG_IQ2_XXS] = {{"iq2_xxs", 256, 66, 2.0625f}, lk__row_gguf},
     [LK_FMT_GG_MXFP4] = {{"mxfp4", 32, 17, 4.25f}, lk__row_gguf},
+    [LK_FMT_N_Q4] = {{"q4_g64", 0, 0, 4.25f}, lk__row_ninfer},
+    [LK_FMT_N_Q5] = {{"q5_g64", 0, 0, 5.25f}, lk__row_ninfer},
+    [LK_FMT_N_Q6] = {{"q6_g64", 0, 0, 6.25f}, lk__row_ninfer},
+    [LK_FMT_NVFP4_T] = {{"nvfp4_tiled", 0, 0, 4.5f}, lk__row_nvfp4_tiled},
+    [LK_FMT_ROWS] = {{"rows of two", 0, 0, 0}, lk__row_rows},
 };
 
 const struct lk_fmt_info *lk_fmt_info(enum lk_fmt f)
@@ -173,6 +178,10 @@ size_t lk_weight_data_bytes(const struct lk_weight *w)
     case LK_FMT_FP8:
     case LK_FMT_I8: return n * k;
     case LK_FMT_NVFP4:
+    case LK_FMT_NVFP4_T:
+    case LK_FMT_N_Q4:
+    case LK_FMT_N_Q5:
+    case LK_FMT_N_Q6:
     case LK_FMT_Q4: return n * (k / 2);
     case LK_FMT_CT4: return n * ceil_div(w->k, 8) * 4;
     case LK_FMT_CT8: return n * ceil_div(w->k, 4) * 4;
@@ -193,7 +202,11 @@ size_t lk_weight_scale_bytes(const struct lk_weight *w)
     size_t s = lk_dtype_bytes(w->scale_dtype);
     switch (w->fmt) {
     case LK_FMT_FP8: return ceil_div(w->n, w->block_n) * ceil_div(w->k, w->block_k) * s;
-    case LK_FMT_NVFP4: return (size_t)w->n * (size_t)(w->k / 16);
+    case LK_FMT_NVFP4:
+    case LK_FMT_NVFP4_T: return (size_t)w->n * (size_t)(w->k / 16);
+    case LK_FMT_N_Q4:
+    case LK_FMT_N_Q5:
+    case LK_FMT_N_Q6:
     case LK_FMT_I8:
     case LK_FMT_Q4:
     case LK_FMT_CT4:
@@ -207,11 +220,14 @@ size_t lk_weight_scale_bytes(const struct lk_weight *w)
 
 size_t lk_weight_zero_bytes(const struct lk_weight *w)
 {
+    if (w->fmt == LK_FMT_N_Q5 || w->fmt == LK_FMT_N_Q6) return (size_t)w->n * (size_t)(w->k / (w->fmt == LK_FMT_N_Q5 ? 8 : 4));
     return ceil_div(w->n, w->fmt == LK_FMT_CT8 || w->fmt == LK_FMT_GPTQ8 ? 4 : 8) * weight_groups(w) * 4;
 }
 
 size_t lk_weight_bytes(const struct lk_weight *w)
 {
+    const struct lk_rows *r = w->fmt == LK_FMT_ROWS ? w->data : NULL;
+    if (r) return lk_weight_bytes(&r->part[0]) + lk_weight_bytes(&r->part[1]);
     size_t zero = w->zero ? lk_weight_zero_bytes(w) : 0, gidx = w->gidx ? (size_t)w->k * 4 : 0;
     return lk_weight_data_bytes(w) + lk_weight_scale_bytes(w) + zero + gidx;
 }

@@ -71,7 +71,12 @@ enum lk_fmt {
     LK_FMT_GG_IQ2_XS,
     LK_FMT_GG_IQ2_XXS,
     LK_FMT_GG_MXFP4,
-    /* .ninfer storage layouts are added here by the .ninfer loader */
+    /* .ninfer storage layouts. No kernel reads them: lk_repack turns them into the nearest format above without loss. */
+    LK_FMT_N_Q4,     /* data [n,k/2], low nibble = even column, two's complement; scale f16 [n,k/64] */
+    LK_FMT_N_Q5,     /* the same, and zero: bit 4 of the codes [n,k/8], low bit first */
+    LK_FMT_N_Q6,     /* the same, and zero: bits 4, 5 of the codes [n,k/4] */
+    LK_FMT_NVFP4_T,  /* NVFP4 whose scales lie in tiles of 128 rows x 4 groups; k a multiple of 64 */
+    LK_FMT_ROWS,     /* data: a struct lk_rows: rows of two weights in turns */
     LK_FMT_COUNT
 };
 
@@ -85,6 +90,12 @@ struct lk_weight {
     int64_t group;             /* columns a scale */
     float global;              /* NVFP4; 1 elsewhere */
     uint8_t global_div, zero_plus1;
+};
+
+/* Rows of two weights in turns: run[0] rows of part[0], run[1] of part[1], and again. */
+struct lk_rows {
+    struct lk_weight part[2];
+    int64_t run[2];
 };
 
 struct lk_fmt_info {
@@ -115,5 +126,11 @@ struct lk_affine {
 int lk_weight_affine(const struct lk_weight *w, struct lk_affine *a);
 /* Scale and min of the run that holds column k. */
 void lk_weight_run(const struct lk_weight *w, int64_t row, int64_t k, float *scale, float *min);
+
+/* The same values in a format that kernels read, for LK_FMT_N_Q4 .. LK_FMT_ROWS; every other weight is returned as it is. Never rounds. *own
+ * receives a block to lk_free when the result is no longer used, or NULL; scales and codes that can stay are used in place. */
+int lk_repack(const struct lk_weight *w, struct lk_weight *out, void **own, struct lk_err *e);
+/* What lk_repack will make of it. */
+enum lk_fmt lk_repack_fmt(const struct lk_weight *w);
 
 #endif

@@ -9,4 +9,8 @@ void lk__row_gptq(const struct lk_weight *w, int64_t row, int64_t k0, int64_t co
 void lk__row_awq(const struct lk_weight *w, int64_t row, int64_t k0, int64_t count, float *out);
 void lk__row_gguf(const struct lk_weight *w, int64_t row, int64_t k0, int64_t count, float *out);
 
+void lk__row_ninfer(const struct lk_weight *w, int64_t row, int64_t k0, int64_t count, float *out);
+void lk__row_nvfp4_tiled(const struct lk_weight *w, int64_t row, int64_t k0, int64_t count, float *out);
+void lk__row_rows(const struct lk_weight *w, int64_t row, int64_t k0, int64_t count, float *out);
+
 #endif

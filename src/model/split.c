@@ -34,13 +34,14 @@ static int is_vector(const struct lk_tensor *t)
     return !strcmp(last, "A_log") || !strcmp(last, "dt_bias") || !strcmp(last, "conv1d");
 }
 
-/* A tensor as rows that a rule can cut: gates are a column of heads, the convolution a matrix of channels. */
-static struct lk_weight as_rows(const struct split *s, const struct lk_tensor *t)
+/* A tensor as rows that a rule can cut: gates are a column of heads, the convolution a matrix of channels, .ninfer layouts repacked as for
+ * a run. *own: to lk_free. */
+static int as_rows(const struct split *s, const struct lk_tensor *t, struct lk_weight *w, void **own)
 {
-    struct lk_weight w = t->w;
-    int64_t all = w.n * w.k, width = strstr(t->name, "conv1d") ? lk_artifact_config(s->a)->conv_k : 1;
-    if (is_vector(t)) w.n = all / width, w.k = width;
-    return w;
+    int rc = lk_repack(&t->w, w, own, s->e);
+    int64_t all = w->n * w->k, width = strstr(t->name, "conv1d") ? lk_artifact_config(s->a)->conv_k : 1;
+    if (is_vector(t)) w->n = all / width, w->k = width;
+    return rc;
 }
 
 static void ranges_of(const struct split *s, const struct lk_tensor *t, const struct lk_weight *w, int rank, struct lk_ranges *r)
@@ -62,14 +63,18 @@ static int stopped(struct split *s)
 
 static int tensor_write(struct split *s, struct lk_rank_writer *w, const struct lk_tensor *t, int rank)
 {
-    struct lk_weight whole = as_rows(s, t), part;
+    struct lk_weight whole, part;
     struct lk_ranges r;
-    void *own;
+    void *own[2] = {NULL, NULL};
+    int rc = as_rows(s, t, &whole, &own[0]);
     ranges_of(s, t, &whole, rank, &r);
-    int rc = lk_slice(&whole, &r, &part, &own, s->e);
-    if (rc) return lk_err_prefix(s->e, "%s: tensor %s", t->file, t->stored), rc;
-    rc = lk_rank_writer_add(w, t, &part, lk__part_of(t->name) != LK_PART_WHOLE, s->e);
-    lk_free(own);
+    if (!rc) rc = lk_slice(&whole, &r, &part, &own[1], s->e);
+    if (rc)
+        lk_err_prefix(s->e, "%s: tensor %s", t->file, t->stored);
+    else
+        rc = lk_rank_writer_add(w, t, &part, lk__part_of(t->name) != LK_PART_WHOLE, s->e);
+    lk_free(own[0]);
+    lk_free(own[1]);
     lk_artifact_forget(s->a, &t->w);
     lk_progress_set(&s->bar, s->bar.done + t->bytes);
     return rc ? rc : stopped(s);
@@ -143,20 +148,20 @@ static int same_bytes(const struct lk_weight *a, const struct lk_weight *b)
 }
 
 /* One rank's part of a tensor: present, the bytes of the source's cut, the source's values in their places. */
-static int part_check(struct split *s, const struct lk_artifact *rank, const struct lk_tensor *t, int i)
+static int part_check(struct split *s, const struct lk_artifact *rank, const struct lk_tensor *t, const struct lk_weight *whole, int i)
 {
     const struct lk_tensor *p = lk_artifact_find(rank, t->name);
-    struct lk_weight whole = as_rows(s, t), cut, part;
+    struct lk_weight cut, part;
     struct lk_ranges r;
     void *own;
-    ranges_of(s, t, &whole, i, &r);
+    ranges_of(s, t, whole, i, &r);
     for (int q = 0; q < r.n; q++) memset(s->seen + r.r[q].at, 1, (size_t)r.r[q].count);
     if (!p) return lk_fail(s->e, LK_EINPUT, "convert --verify: rank %d: tensor %s: not in the rank's file", i + 1, t->name);
-    int rc = lk_slice(&whole, &r, &cut, &own, s->e);
+    int rc = lk_slice(whole, &r, &cut, &own, s->e);
     if (rc) return rc;
     part = p->w;
     if (is_vector(t)) part.n = cut.n, part.k = cut.k;
-    if (p->w.n * p->w.k != cut.n * cut.k || !same_bytes(&cut, &part) || !same_values(s, &whole, &part, &r))
+    if (p->w.n * p->w.k != cut.n * cut.k || !same_bytes(&cut, &part) || !same_values(s, whole, &part, &r))
         rc = lk_fail(s->e, LK_EINPUT, "convert --verify: %s: tensor %s: the rank's bytes differ from the source's", p->file, t->name);
     lk_free(own);
     lk_artifact_forget(rank, &p->w);
@@ -165,14 +170,16 @@ static int part_check(struct split *s, const struct lk_artifact *rank, const str
 
 static int tensor_check(struct split *s, struct lk_artifact *const *ranks, const struct lk_tensor *t)
 {
-    struct lk_weight whole = as_rows(s, t);
+    struct lk_weight whole;
     struct lk_ranges r;
-    int rc = 0;
+    void *own;
+    int rc = as_rows(s, t, &whole, &own);
     ranges_of(s, t, &whole, 0, &r);
     size_t axis = (size_t)(r.axis ? whole.k : whole.n);
     memset(s->seen, 0, axis);
-    for (int i = 0; i < s->n && !rc; i++) rc = part_check(s, ranks[i], t, i);
+    for (int i = 0; i < s->n && !rc; i++) rc = part_check(s, ranks[i], t, &whole, i);
     if (!rc && memchr(s->seen, 0, axis)) rc = lk_fail(s->e, LK_EINPUT, "convert --verify: tensor %s: a part of it is in no rank's file", t->name);
+    lk_free(own);
     lk_artifact_forget(s->a, &t->w);
     lk_progress_set(&s->bar, s->bar.done + t->bytes);
     return rc ? rc : stopped(s);
@@ -212,10 +219,9 @@ static int split_open(struct split *s, struct lk_err *e)
     int64_t axis = 1;
     for (size_t i = 0; i < lk_artifact_count(s->a); i++) {
         const struct lk_tensor *t = lk_artifact_at(s->a, i);
-        struct lk_weight w = as_rows(s, t);
         s->bar.total += t->bytes * (uint64_t)s->n;
-        if (w.k > s->rows_k) s->rows_k = w.k;
-        axis = w.n > axis ? w.n : axis;
+        if (t->w.k > s->rows_k) s->rows_k = t->w.k;
+        axis = t->w.n > axis ? t->w.n : axis;
     }
     axis = s->rows_k > axis ? s->rows_k : axis;
     s->rows = lk_reallocarray(NULL, (size_t)s->rows_k * 2 * (s->o->pool ? (size_t)lk_pool_threads(s->o->pool) : 1), sizeof *s->rows);

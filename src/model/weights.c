@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MAX_PARTS 4
+#define MAX_PARTS 6 /* in_proj_qkv may be two: see take_part */
 
 struct binder {
     struct lk_model *m;
@@ -62,16 +62,42 @@ static void disown(struct lk_model *m, int from)
     while (m->w.n_owned > from) lk_free(m->w.owned[--m->w.n_owned]);
 }
 
-/* The rank's part of one linear. */
-static int take_part(struct binder *b, const struct part *p, struct lk_weight *out, struct lk_err *e)
+/* Ranges of a weight, in a format that kernels read. */
+static int take_ranges(struct binder *b, const struct lk_tensor *t, const struct lk_weight *w, const struct lk_ranges *r, struct lk_weight *out,
+                       struct lk_err *e)
+{
+    struct lk_weight ready;
+    void *mine;
+    int rc = lk_repack(w, &ready, &mine, e);
+    if (!rc && mine) rc = own(b->m, mine, e);
+    if (!rc) rc = lk_slice(&ready, r, out, &mine, e);
+    if (rc) return lk_err_prefix(e, "%s: tensor %s", t->file, t->stored);
+    return mine ? own(b->m, mine, e) : 0;
+}
+
+/* Rows [at, at + n) of r, counted from `at`. */
+static void clip(const struct lk_ranges *r, int64_t at, int64_t n, struct lk_ranges *out)
+{
+    *out = (struct lk_ranges){.axis = 0};
+    for (int i = 0; i < r->n; i++) {
+        int64_t from = r->r[i].at > at ? r->r[i].at : at, end = r->r[i].at + r->r[i].count;
+        if (end > at + n) end = at + n;
+        if (from >= end) continue;
+        out->r[out->n].at = from - at;
+        out->r[out->n++].count = end - from;
+        out->total += end - from;
+    }
+}
+
+/* The rank's part of one linear: one weight, or two where the file keeps its first and its last rows in different formats. */
+static int take_part(struct binder *b, const struct part *p, struct lk_weight *out, int *count, struct lk_err *e)
 {
     const struct lk_tensor *t = find(b, p->name, e);
     if (!t) return LK_EINPUT;
-    struct lk_ranges r;
-    void *copy;
+    struct lk_ranges r, c;
     struct lk_model *m = b->m;
     enum lk_part part = p->head ? LK_PART_VOCAB : lk__part_of(p->name);
-    int cols = part == LK_PART_O || part == LK_PART_OUT || part == LK_PART_DOWN;
+    int cols = part == LK_PART_O || part == LK_PART_OUT || part == LK_PART_DOWN, rc = 0;
     lk_shard(&m->dims, part, cols ? p->k : p->n, m->rank, m->n_ranks, &r);
     int64_t n = t->is_part && !cols ? r.total : p->n, k = t->is_part && cols ? r.total : p->k;
     if (t->w.n != n || t->w.k != k)
@@ -80,11 +106,17 @@ static int take_part(struct binder *b, const struct part *p, struct lk_weight *o
                        t->file, t->stored, (long long)n, (long long)k, (long long)t->w.n,
                        (long long)t->w.k);
     b->bar.done += t->bytes;
-    *out = t->w;
-    if (t->is_part) return 0;
-    int rc = lk_slice(&t->w, &r, out, &copy, e);
-    if (rc) return lk_err_prefix(e, "%s: tensor %s", t->file, t->stored);
-    return copy ? own(m, copy, e) : 0;
+    if (t->is_part) {
+        out[(*count)++] = t->w;
+        return 0;
+    }
+    const struct lk_rows *two = t->w.fmt == LK_FMT_ROWS && !cols ? t->w.data : NULL;
+    if (!two || two->run[0] != two->part[0].n) return take_ranges(b, t, &t->w, &r, out + (*count)++, e);
+    for (int i = 0; i < 2 && !rc; i++) {
+        clip(&r, i ? two->run[0] : 0, two->run[i], &c);
+        if (c.n) rc = take_ranges(b, t, &two->part[i], &c, out + (*count)++, e);
+    }
+    return rc;
 }
 
 static int load_mat(struct binder *b, enum lk_mat_kind kind, const struct part *p, int n,
@@ -92,10 +124,10 @@ static int load_mat(struct binder *b, enum lk_mat_kind kind, const struct part *
 {
     struct lk_model *m = b->m;
     struct lk_weight w[MAX_PARTS];
-    int first = m->w.n_owned, rc = 0;
-    for (int i = 0; i < n && !rc; i++) rc = take_part(b, p + i, w + i, e);
+    int first = m->w.n_owned, rc = 0, count = 0;
+    for (int i = 0; i < n && !rc; i++) rc = take_part(b, p + i, w, &count, e);
     if (!rc) {
-        rc = m->dev->mat_load(m->dev, kind, w, n, out, e);
+        rc = m->dev->mat_load(m->dev, kind, w, count, out, e);
         if (rc) lk_err_prefix(e, "%s: tensor %s%s", lk_artifact_path(b->a), b->prefix, p->name);
     }
     if (!b->keep) disown(m, first);
