@@ -29,8 +29,22 @@ struct facts {
     struct lk_err tokenizer_err;
     int has_template;
     enum lk_dialect dialect;
-    struct { size_t count; double bytes; } fmt[LK_FMT_COUNT];
+    struct { size_t count; double bytes; enum lk_fmt runs_as; } fmt[LK_FMT_COUNT]; /* runs_as: after lk_repack */
 };
+
+/* A tensor that the file keeps as two weights counts as both. */
+static void fmt_count(struct facts *x, const struct lk_weight *w)
+{
+    const struct lk_rows *r = w->fmt == LK_FMT_ROWS ? w->data : NULL;
+    if (r) {
+        fmt_count(x, &r->part[0]);
+        fmt_count(x, &r->part[1]);
+        return;
+    }
+    x->fmt[w->fmt].count++;
+    x->fmt[w->fmt].bytes += (double)lk_weight_bytes(w);
+    x->fmt[w->fmt].runs_as = lk_repack_fmt(w);
+}
 
 static void facts_read(struct facts *x, const struct lk_artifact *a, enum lk_kv_kind kv)
 {
@@ -45,11 +59,7 @@ static void facts_read(struct facts *x, const struct lk_artifact *a, enum lk_kv_
     s = lk_artifact_text(a, "chat_template.jinja", &len);
     x->has_template = s != NULL;
     if (s) x->dialect = lk_dialect_find(s, len);
-    for (size_t i = 0; i < lk_artifact_count(a); i++) {
-        const struct lk_tensor *w = lk_artifact_at(a, i);
-        x->fmt[w->w.fmt].count++;
-        x->fmt[w->w.fmt].bytes += (double)w->bytes;
-    }
+    for (size_t i = 0; i < lk_artifact_count(a); i++) fmt_count(x, &lk_artifact_at(a, i)->w);
 }
 
 static json_t *facts_json(const struct facts *x)
@@ -58,8 +68,9 @@ static json_t *facts_json(const struct facts *x)
     json_t *formats = json_array(), *memory = json_array(), *bound = json_array();
     for (int f = 1; f < LK_FMT_COUNT; f++)
         if (x->fmt[f].count)
-            json_array_append_new(formats, json_pack("{s:s, s:I, s:I}", "name", lk_fmt_info((enum lk_fmt)f)->name, "tensors",
-                                  (json_int_t)x->fmt[f].count, "bytes", (json_int_t)x->fmt[f].bytes));
+            json_array_append_new(formats, json_pack("{s:s, s:I, s:I, s:s}", "name", lk_fmt_info((enum lk_fmt)f)->name, "tensors",
+                                  (json_int_t)x->fmt[f].count, "bytes", (json_int_t)x->fmt[f].bytes, "runs_as",
+                                  lk_fmt_info(x->fmt[f].runs_as)->name));
     for (size_t i = 0; i < N(ctx_k); i++)
         for (size_t j = 0; j < N(ranks); j++)
             json_array_append_new(memory, json_pack("{s:i, s:i, s:I}", "context", ctx_k[i] * 1024, "devices", ranks[j], "bytes_per_device",
@@ -109,7 +120,9 @@ static void print_costs(const struct facts *x)
     printf("\n  format        tensors          MB\n");
     for (int f = 1; f < LK_FMT_COUNT; f++)
         if (x->fmt[f].count)
-            printf("  %-12s %8zu  %10.1f\n", lk_fmt_info((enum lk_fmt)f)->name, x->fmt[f].count, x->fmt[f].bytes / 1e6);
+            printf("  %-12s %8zu  %10.1f%s%s\n", lk_fmt_info((enum lk_fmt)f)->name, x->fmt[f].count, x->fmt[f].bytes / 1e6,
+                   (int)x->fmt[f].runs_as == f ? "" : "  repacked at load, without rounding, as ",
+                   (int)x->fmt[f].runs_as == f ? "" : lk_fmt_info(x->fmt[f].runs_as)->name);
     printf("  %-12s %8zu  %10.1f\n\n  memory, MB a device (one sequence, %s KV)\n  context  ", "all", lk_artifact_count(x->a),
            x->f.weights / 1e6, kv_names[x->kv]);
     for (size_t j = 0; j < N(ranks); j++) printf("%9d dev", ranks[j]);
