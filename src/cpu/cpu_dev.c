@@ -5,7 +5,6 @@
 #include "cpu/cpu_mat.h"
 #include "cpu/kern.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/sysinfo.h>
@@ -193,16 +192,8 @@ static const struct cpu_kern *const kerns[] = {
 };
 enum { N_KERNS = sizeof kerns / sizeof *kerns };
 
-static void kerns_init(void)
-{
-    for (int i = 0; i < N_KERNS; i++)
-        if (kerns[i]->usable()) kerns[i]->init();
-}
-
 static int cpu_pick(struct cpu_dev *c, const char *isa, struct lk_err *e)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, kerns_init);
     if (isa && !strcmp(isa, "ref")) {
         c->isa = "ref";
         cpu_ref_ops(&c->ops);

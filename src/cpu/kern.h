@@ -8,7 +8,6 @@
 struct cpu_kern {
     const char *name;
     int (*usable)(void); /* this processor has it */
-    void (*init)(void);  /* tables; called once before the rest */
     void (*ops)(struct lk_ops *o);
     int (*pick)(const struct lk_weight *w);
     int (*order)(int kern); /* class of column order: gate and up must share one */
