@@ -131,7 +131,7 @@ static void cu_gdn_fold(struct lk_dev *dev, const struct lk_gdn_fold_args *a)
                               .n_lanes = b->n_lanes, .hk = a->hk, .hv = a->hv, .tiled = a->tiled};
     bind_record(&p, a->record);
     cu_launch(d, "gdn_fold", (struct cu_grid){.gx = (unsigned)a->hv, .gy = (unsigned)b->n_lanes, .bx = 512,
-                                              .smem = RECUR_SMEM, .bytes = state_bytes(b, a->hv) * 2}, CU_ARGS(&p));
+                                              .smem = RECUR_SMEM, .flags = CU_PDL, .bytes = state_bytes(b, a->hv) * 2}, CU_ARGS(&p));
 }
 
 void cu_gdn_ops(struct cu_dev *d)

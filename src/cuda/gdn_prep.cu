@@ -85,6 +85,8 @@ extern "C" __global__ void __launch_bounds__(256) gdn_prep(const struct lk_gdn_p
         else if (r < r1)
             x[b] = proj4(p, l.row0 + r, ch);
     }
+    if (unit >= 2 * p.hk && r0 + lane < r1) /* a lane a row: their loads and logarithms run side by side */
+        gates(p, l.row0 + r0 + lane, unit - 2 * p.hk);
 #pragma unroll
     for (int i = 0; i < LK_GDN_PREP_ROWS; i++) {
         int row = l.row0 + r0 + i;
@@ -98,8 +100,6 @@ extern "C" __global__ void __launch_bounds__(256) gdn_prep(const struct lk_gdn_p
             float ss = lk_warp_sum(fmaf(y.w, y.w, fmaf(y.z, y.z, fmaf(y.y, y.y, y.x * y.x))));
             float f = rsqrtf(ss + 1e-6f) * (unit < p.hk ? 0.08838834764831845f : 1.f);
             y = make_float4(y.x * f, y.y * f, y.z * f, y.w * f);
-        } else if (lane == 0) {
-            gates(p, row, unit - 2 * p.hk);
         }
         float *dst = unit < p.hk       ? p.q + (size_t)row * p.hk * LK_GDN_D + unit * LK_GDN_D
                      : unit < 2 * p.hk ? p.k + (size_t)row * p.rld + (unit - p.hk) * LK_GDN_D

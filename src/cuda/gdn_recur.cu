@@ -129,13 +129,11 @@ template <bool OUT> static __device__ __forceinline__ void recur(const struct lk
         pdl_wait();
         return;
     }
-    if (!OUT)
-        pdl_wait();
     float S[32], *st = p.state + ((size_t)l.slot * p.hv + h) * D * D + col;
 #pragma unroll
     for (int i = 0; i < 32; i++)
         S[i] = st[(16 * (i >> 2) + 4 * kl + (i & 3)) * D];
-    pdl_wait(); /* the state is older than prep, the rows are not */
+    pdl_wait(); /* the state is older than prep (a fold follows a recorded step, which leaves the state alone), the rows are not */
     pdl_trigger();
     if (!OUT)
         conv_fold(p, l, h);
