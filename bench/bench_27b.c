@@ -145,7 +145,7 @@ static int by_kernel(struct rig *r, int ctx, int n_draft, int rows, struct lk_er
     double all = 0;
     for (int i = 0; i < n; i++) all += row[i].ms, launches += (int)row[i].calls;
     printf("by kernel, ctx %d, %s %d: %d launches, %.2f ms with events between them\n", ctx, rows ? "prefill rows" : "draft", rows ? rows : n_draft, launches, all);
-    for (int i = 0; i < n && i < 16; i++)
+    for (int i = 0; i < n && i < 20; i++)
         printf("  %-24s %4d x %8.2f us %6.1f %% %6.0f GB/s\n", row[i].name, (int)row[i].calls, row[i].ms * 1e3 / (double)row[i].calls, 100 * row[i].ms / all,
                row[i].bytes / row[i].ms / 1e6);
     cu_prof_off(r->d);
@@ -196,6 +196,7 @@ int main(int argc, char **argv)
     int rc = rig_open(&r, dir, index, &e);
     if (!rc) printf("loaded in %.1f s; %.3f GB a step, %.3f GB a draft pass\n", lk_clock() - t, (double)lk_model_step_bytes(r.m) / 1e9, (double)lk_model_mtp_bytes(r.m) / 1e9);
     if (!rc) rc = each(&r, ctx, 0, &e);
+    if (!rc) rc = by_kernel(&r, 8192, 0, 0, &e);
     if (!rc) rc = by_kernel(&r, 8192, 3, 0, &e);
     if (!rc) rc = each(&r, pre, 1, &e);
     if (!rc) rc = by_kernel(&r, 4096, 0, CHUNK, &e);

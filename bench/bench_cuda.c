@@ -70,8 +70,9 @@ static double time_rows(struct bench *b, struct lk_mat **m, int copies, const st
         d->drv->event_record(ev[0], d->stream);
         if (!b->d->graph_begin(b->d, (uint64_t)T)) {
             for (int i = 0; i < launches; i++) {
-                struct lk_linear_args a = {m[i % copies], b->x, b->y, T, s->n, 0};
-                struct lk_gate_up_args g = {m[i % copies], b->x, b->y, T};
+                const struct lk_mat *w = m[i % copies];
+                struct lk_linear_args a = {.w = w, .x = b->x, .y = b->y, .T = T, .ldy = s->n};
+                struct lk_gate_up_args g = {.w = w, .x = b->x, .out = b->y, .T = T};
                 if (s->glu)
                     b->d->ops->gate_up(b->d, &g);
                 else

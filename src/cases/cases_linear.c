@@ -37,7 +37,7 @@ static void lin_setup(struct op_run *r)
 static void lin_issue(struct op_run *r)
 {
     struct lin *l = r->fam;
-    struct lk_linear_args a = {l->m, l->x, l->out, r->c->p[4], l->ldy, r->c->p[5]};
+    struct lk_linear_args a = {.w = l->m, .x = l->x, .y = l->out, .T = r->c->p[4], .ldy = l->ldy, .add = r->c->p[5]};
     r->d->ops->linear(r->d, &a);
 }
 
@@ -91,7 +91,7 @@ static void gate_setup(struct op_run *r)
 static void gate_issue(struct op_run *r)
 {
     struct lin *l = r->fam;
-    struct lk_gate_up_args a = {l->m, l->x, l->out, r->c->p[4]};
+    struct lk_gate_up_args a = {.w = l->m, .x = l->x, .out = l->out, .T = r->c->p[4]};
     r->d->ops->gate_up(r->d, &a);
 }
 
@@ -300,8 +300,8 @@ static int invariant_mat(struct lk_dev *d, const struct op_case *c)
     for (int T = 1; T < 16 && !bad; T++) {
         int t0 = (T * 5) % (16 - T + 1);
         const char *x = (const char *)l->x + (size_t)t0 * (size_t)k * d->act_bytes;
-        struct lk_linear_args a = {l->m, x, l->out, T, n, 0};
-        struct lk_gate_up_args g = {l->m, x, l->out, T};
+        struct lk_linear_args a = {.w = l->m, .x = x, .y = l->out, .T = T, .ldy = n};
+        struct lk_gate_up_args g = {.w = l->m, .x = x, .out = l->out, .T = T};
         if (gate)
             d->ops->gate_up(d, &g);
         else

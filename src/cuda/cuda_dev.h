@@ -72,6 +72,7 @@ struct cu_dev {
     void *scratch; /* shared by all ops, which follow each other on the one stream */
     size_t scratch_bytes;
     void *padded;  /* 32 rows of CU_ODD_K f16 columns, for linears whose k is no multiple of 64 */
+    int wide_rows; /* rows of a matrix that a wide product takes at a time */
     void *winners; /* argmax: 64 parts x 32 rows x 8 B */
     int capturing, checked, no_graphs;
     uint64_t capture_key, clock;

@@ -264,6 +264,8 @@ static int segment_make(struct job *j, int seg, int p0, int p1)
         if (!glu || i == p0) s->tiles += (int32_t)((j->w[i].n + (glu ? 16 : CU_TILE) - 1) / (glu ? 16 : CU_TILE));
         s->n += (int32_t)j->w[i].n;
     }
+    if ((int64_t)s->tiles * s->units > INT32_MAX)
+        return lk_fail(j->e, LK_EINPUT, "cuda: a linear of %d x %d has more than 2^31 pieces of 32 x 32", s->n, s->k);
     size_t rows = (size_t)s->tiles * CU_TILE, bytes = (size_t)s->tiles * (size_t)s->units * (size_t)s->unit_bytes;
     float *rs = j->row_scale[seg] = lk_calloc(rows, sizeof(float));
     int32_t *tc = lk_calloc((size_t)s->tiles * 2, sizeof(int32_t));

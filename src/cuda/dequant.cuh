@@ -47,8 +47,8 @@ __device__ static inline void fp4_pairs(uint32_t w, uint32_t p[4])
 {
     p[0] = w & 0x8e008e00u;
     p[1] = (w << 3) & 0x8e008e00u;
-    p[2] = ((w << 6) & 0x0e000e00u) | ((w << 1) & 0x80008000u);
-    p[3] = ((w << 9) & 0x0e000e00u) | ((w << 2) & 0x80008000u);
+    p[2] = (w & 0x40384038u) * 66 & 0x8e008e00u; /* by 6 and by 1: no two bits of the sum that count lie on each other */
+    p[3] = (w & 0x20072007u) * 516 & 0x8e008e00u; /* by 9 and by 2 */
 }
 
 __device__ static inline uint32_t fp4_word(const uint8_t c[8]) /* columns 0..7 */

@@ -45,9 +45,16 @@ struct cu_seg {
     int32_t n;                 /* rows in all, padding not counted */
 };
 
-/* One launch of a small linear over one segment. */
+/* Units on their way to a warp (sm_80 and up), a slot each: 512 B a chunk and the scales every lane asked for itself. 4-bit formats 6 slots, 8-bit
+ * 4, f16 2; two places of sums (2,304 B) must fit there too. */
+#define CU_RING_DEPTH(fmt) ((fmt) == CU_F16 ? 2 : (fmt) == CU_NVFP4 || (fmt) == CU_Q4 || (fmt) == CU_Q4M ? 6 : 4)
+#define CU_RING_OWN(fmt) ((fmt) == CU_NVFP4 ? 4 : (fmt) == CU_Q4 || (fmt) == CU_I8G ? 8 : (fmt) == CU_Q4M ? 16 : 0)
+#define CU_RING_SLOT(fmt) (((fmt) == CU_F16 ? 2048 : (fmt) == CU_NVFP4 || (fmt) == CU_Q4 || (fmt) == CU_Q4M ? 512 : 1024) + 32 * CU_RING_OWN(fmt))
+#define CU_RING(fmt) (CU_RING_DEPTH(fmt) * CU_RING_SLOT(fmt))
+
+/* One launch of a small linear over one segment, and perhaps a second (side) of f16 rows that shares x and y. */
 struct cu_linear_par {
-    struct cu_seg s;
+    struct cu_seg s, side; /* the side's tiles come first; 0: none */
     const void *x; /* f16 [T, ldx] */
     void *y;       /* f32 [T, ldy]; gate_up: f16 [T, ldy] */
     int32_t T, ldx, ldy, add;

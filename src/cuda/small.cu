@@ -74,16 +74,6 @@ extern "C" __global__ void embed(const cu_seg s, const int32_t *ids, int n_ids, 
         x[(size_t)t * s.k + k] = id >= 0 && id < s.n ? packed_elem(s, id, k, 1) : 0.0f;
 }
 
-/* Dequantises rows [row0, row0 + rows) of a segment into f16 [rows][k], times `mul`: the operand of a wide product. half >= 0:
- * rows of gate (0) or up (1), which lie 16 and 16 in a tile. Grid (rows). */
-extern "C" __global__ void dequant_rows(const cu_seg s, int row0, int rows, int half, float mul, uint16_t *out)
-{
-    int r = row0 + blockIdx.x;
-    if (half >= 0) r = (r >> 4) * CU_TILE + 16 * half + (r & 15);
-    for (int k = threadIdx.x; k < s.k; k += blockDim.x)
-        out[(size_t)blockIdx.x * s.k + k] = f16_of(packed_elem(s, r, k, mul > 0) * (mul > 0 ? mul : 1.0f));
-}
-
 /* Sum over the CTA, the same tree for every launch; the result in every thread. */
 __device__ static float block_sum(float v)
 {
@@ -99,34 +89,40 @@ __device__ static float block_sum(float v)
     return v;
 }
 
-/* Grid (T): h = x * rsqrt(mean x^2 + eps) * w. Rows of up to 8192 stay in registers between the two passes. */
+/* Grid (T): h = x * rsqrt(mean x^2 + eps) * w. Rows of up to 8192 stay in registers between the two passes; w is there before x is. */
 extern "C" __global__ void __launch_bounds__(SMALL_THREADS) norm_act(const float *x, const float *w, float eps, int n, uint16_t *h)
 {
     pdl_trigger();
-    pdl_wait();
     const float *row = x + (size_t)blockIdx.x * n;
-    float v[8][4], sum = 0;
     int n4 = n / 4;
+    float sum = 0;
     if (n % 4 == 0 && n4 <= 8 * SMALL_THREADS) {
+        float4 v[8], q[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             int at = i * SMALL_THREADS + threadIdx.x;
-            float4 q = at < n4 ? ((const float4 *)row)[at] : make_float4(0, 0, 0, 0);
-            v[i][0] = q.x, v[i][1] = q.y, v[i][2] = q.z, v[i][3] = q.w;
-            sum += q.x * q.x + q.y * q.y + q.z * q.z + q.w * q.w;
+            q[i] = at < n4 ? __ldg((const float4 *)w + at) : make_float4(0, 0, 0, 0);
         }
+        pdl_wait();
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            int at = i * SMALL_THREADS + threadIdx.x;
+            v[i] = at < n4 ? ((const float4 *)row)[at] : make_float4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++) sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
         float r = rsqrtf(block_sum(sum) / n + eps);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             int at = i * SMALL_THREADS + threadIdx.x;
             if (at >= n4) break;
-            float4 q = ((const float4 *)w)[at];
-            uint32_t a = f16_of(v[i][0] * r * q.x) | (uint32_t)f16_of(v[i][1] * r * q.y) << 16;
-            uint32_t b = f16_of(v[i][2] * r * q.z) | (uint32_t)f16_of(v[i][3] * r * q.w) << 16;
+            uint32_t a = f16_of(v[i].x * r * q[i].x) | (uint32_t)f16_of(v[i].y * r * q[i].y) << 16;
+            uint32_t b = f16_of(v[i].z * r * q[i].z) | (uint32_t)f16_of(v[i].w * r * q[i].w) << 16;
             ((uint2 *)(h + (size_t)blockIdx.x * n))[at] = make_uint2(a, b);
         }
         return;
     }
+    pdl_wait();
     for (int k = threadIdx.x; k < n; k += SMALL_THREADS) sum += row[k] * row[k];
     float r = rsqrtf(block_sum(sum) / n + eps);
     for (int k = threadIdx.x; k < n; k += SMALL_THREADS) h[(size_t)blockIdx.x * n + k] = f16_of(row[k] * r * w[k]);
@@ -252,12 +248,22 @@ extern "C" __global__ void edit_logits(float *logits, int ld, int n, const int32
     *l = v + add[i];
 }
 
-/* out = silu(gate) * up of two f32 matrices, f16 out: the tail of a wide gate_up. Grid (columns / 256, T). */
-extern "C" __global__ void glu_act(const float *gate, const float *up, int n, uint16_t *out, int ldo)
+/* out[t, j] = silu(g) * u: the tail of a wide gate_up, whose product y [T, ldy] holds columns in packed order: 16 of gate, 16 of up. Values
+ * are yet to be multiplied by ag and au. A thread takes 4 columns. Grid (columns / 1024, T). */
+extern "C" __global__ void __launch_bounds__(SMALL_THREADS)
+    glu_act(const float *y, int ldy, float ag, float au, int n, uint16_t *out, int ldo)
 {
-    int k = blockIdx.x * blockDim.x + threadIdx.x;
+    int k = (blockIdx.x * SMALL_THREADS + threadIdx.x) * 4;
     if (k >= n) return;
-    size_t i = (size_t)blockIdx.y * n + k;
-    float g = gate[i];
-    out[(size_t)blockIdx.y * ldo + k] = f16_of(g / (1.0f + __expf(-g)) * up[i]);
+    const float *at = y + (size_t)blockIdx.y * ldy + (k >> 4) * 32 + (k & 15);
+    float4 g = *(const float4 *)at, u = *(const float4 *)(at + 16);
+    float gv[4] = {g.x * ag, g.y * ag, g.z * ag, g.w * ag}, uv[4] = {u.x * au, u.y * au, u.z * au, u.w * au};
+    uint16_t h[4], *o = out + (size_t)blockIdx.y * ldo + k;
+#pragma unroll
+    for (int i = 0; i < 4; i++) h[i] = f16_of(gv[i] / (1.0f + __expf(-gv[i])) * uv[i]);
+    if (n % 4 == 0 && ldo % 4 == 0) {
+        *(uint2 *)o = make_uint2(h[0] | (uint32_t)h[1] << 16, h[2] | (uint32_t)h[3] << 16);
+        return;
+    }
+    for (int i = 0; i < 4 && k + i < n; i++) o[i] = h[i];
 }
