@@ -317,22 +317,26 @@ template <int FMT, int NT, int BLK> __device__ static inline void linear_pair(co
 }
 
 /* CTAs an SM: 2 with up to 8 tokens (64 registers a thread), with rings and without block scales also up to 16 */
-#define BOUNDS(NT, BLK) __launch_bounds__(CU_WARPS * 32, NT == 1 || (LK_RING && NT == 2 && !BLK) ? 2 : 1)
-#define KERNEL(prefix, name, NT, BLK, what) \
-    extern "C" __global__ void BOUNDS(NT, BLK) prefix##_##name##_t##NT(const cu_linear_par p) { what; }
-#define LINEAR(name, FMT, NT, BLK)                                      \
-    KERNEL(lin, name, NT, BLK, (linear_rows<FMT, NT, BLK>(p, blockIdx.x, 0))) \
-    KERNEL(glu, name, NT, BLK, (linear_rows<FMT, NT, BLK>(p, blockIdx.x, 1)))
-#define PAIR(name, FMT, NT, BLK) KERNEL(pair, name, NT, BLK, (linear_pair<FMT, NT, BLK>(p)))
-#define EACH(what, name, FMT, BLK) what(name, FMT, 1, BLK) what(name, FMT, 2, BLK) what(name, FMT, 4, BLK)
-#define LINEARS(name, FMT, BLK) EACH(LINEAR, name, FMT, BLK) EACH(PAIR, name, FMT, BLK)
+#if LK_RING
+#define TWO 2
+#else
+#define TWO 1
+#endif
+#define KERNEL(prefix, name, NT, MINB, what) \
+    extern "C" __global__ void __launch_bounds__(CU_WARPS * 32, MINB) prefix##_##name##_t##NT(const cu_linear_par p) { what; }
+#define LINEAR(name, FMT, NT, BLK, MINB)                                       \
+    KERNEL(lin, name, NT, MINB, (linear_rows<FMT, NT, BLK>(p, blockIdx.x, 0))) \
+    KERNEL(glu, name, NT, MINB, (linear_rows<FMT, NT, BLK>(p, blockIdx.x, 1)))
+#define PAIR(name, FMT, NT, BLK, MINB) KERNEL(pair, name, NT, MINB, (linear_pair<FMT, NT, BLK>(p)))
+#define EACH(what, name, FMT, BLK, T2) what(name, FMT, 1, BLK, 2) what(name, FMT, 2, BLK, T2) what(name, FMT, 4, BLK, 1)
+#define LINEARS(name, FMT, BLK, T2) EACH(LINEAR, name, FMT, BLK, T2) EACH(PAIR, name, FMT, BLK, T2)
 
 /* Supported: format x {8, 16, 32} tokens */
-EACH(LINEAR, f16, CU_F16, 0)
-LINEARS(i8, CU_I8, 0)
-LINEARS(i8g, CU_I8G, 0)
-LINEARS(fp8, CU_FP8, 0)
-LINEARS(fp8b, CU_FP8, 1)
-LINEARS(nvfp4, CU_NVFP4, 0)
-LINEARS(q4, CU_Q4, 0)
-LINEARS(q4m, CU_Q4M, 0)
+EACH(LINEAR, f16, CU_F16, 0, TWO)
+LINEARS(i8, CU_I8, 0, TWO)
+LINEARS(i8g, CU_I8G, 0, TWO)
+LINEARS(fp8, CU_FP8, 0, TWO)
+LINEARS(fp8b, CU_FP8, 1, 1)
+LINEARS(nvfp4, CU_NVFP4, 0, TWO)
+LINEARS(q4, CU_Q4, 0, TWO)
+LINEARS(q4m, CU_Q4M, 0, TWO)
