@@ -250,7 +250,7 @@ static __device__ __forceinline__ void values(struct sums<NT> &s, const struct s
 {
     int lane = threadIdx.x & 31, c = lane & 3;
     const uint32_t *pf = ps + (lane >> 4) * 2 * P_ROW + c * 8;
-    constexpr int W = KIND == LK_KV_BF16 && NT == 4 ? 2 : 4; /* products whose weights are read at once: 4 would spill */
+    constexpr int W = KIND == LK_KV_BF16 && NT == 4 ? 2 : 4; /* products whose weights are read at once */
 #pragma unroll
     for (int h = 0; h < 8 / W; h++) {
         uint32_t b0[NT][W], b1[NT][W];
@@ -313,7 +313,7 @@ template <int KIND, int NT>
 static __device__ __forceinline__ void walk(const struct lk_attn_params &p, const struct task &t, int split, uint8_t *smem)
 {
     typedef smem_map<NT> map;
-    constexpr bool late = KIND == LK_KV_BF16 && NT == 4; /* K and V of a step together with all sums would spill */
+    constexpr bool late = KIND == LK_KV_BF16 && NT == 4; /* all 255 registers are in use there: fewer live at once */
     int group = p.n_q / p.n_kv, last = t.k1 - 1, key0 = (threadIdx.x & 31) & ~2;
     uint4 *qs = (uint4 *)smem;
     uint32_t *ps = (uint32_t *)(smem + map::p) + (threadIdx.x >> 5) * NT * 4 * P_ROW;
