@@ -155,11 +155,16 @@ static int bridge_settle(struct lk_bridge *base, const float *x, size_t count, u
 
 /* ---- faults, stop, reset ---- */
 
-static void bridge_fault(struct lk_bridge *base, enum lk_bridge_kind k, enum lk_bridge_fault f, uint32_t at)
+/* Nothing is in flight: the block's own step says where "from now" is. */
+static void bridge_fault(struct lk_bridge *base, enum lk_bridge_kind k, enum lk_bridge_fault f, uint32_t step)
 {
     struct cu_bridge *l = bridge_of(base);
-    uint32_t v[2] = {(uint32_t)f, at};
-    if (k < DEVICE_WAYS) l->d->dev.upload(&l->d->dev, &l->cta[(size_t)k * COMM_CTAS].fault, v, sizeof v);
+    struct lk_dev *d = base->dev;
+    struct comm_cta *block = l->cta + (size_t)k * COMM_CTAS, now;
+    struct lk_err e = {0};
+    if (k >= DEVICE_WAYS || d->download(d, &now, block, sizeof now, &e)) return;
+    uint32_t v[2] = {(uint32_t)f, step ? now.step + step : 0};
+    d->upload(d, &block->fault, v, sizeof v);
 }
 
 static void bridge_stop(struct lk_bridge *base)

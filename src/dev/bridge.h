@@ -41,8 +41,8 @@ struct lk_bridge {
     int (*settle)(struct lk_bridge *l, const float *x, size_t count, uint64_t *digest, struct lk_err *e);
     /* After a failed trial, on all ranks and with nothing in flight: as new. patience_s: of the waits from now on. */
     void (*reset)(struct lk_bridge *l, double patience_s);
-    /* Tests: damage at step `at` of block 0 of a transport; at 0: at every step. */
-    void (*fault)(struct lk_bridge *l, enum lk_bridge_kind k, enum lk_bridge_fault f, uint32_t at);
+    /* Tests: damage at the step-th step from now of block 0 of a transport; step 0: at every one. Nothing may be in flight. */
+    void (*fault)(struct lk_bridge *l, enum lk_bridge_kind k, enum lk_bridge_fault f, uint32_t step);
     void (*stop)(struct lk_bridge *l); /* any thread: running waits end */
     /* First leave (peers' memory is unmapped), then, when all ranks have left or are gone, close (own memory is freed). */
     void (*leave)(struct lk_bridge *l);

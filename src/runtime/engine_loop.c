@@ -260,16 +260,33 @@ static void die(struct lk_engine *e, const struct lk_err *why)
     pthread_mutex_unlock(&e->lock);
 }
 
+/* With ranks the sleep is cut in half seconds, to see whether they live. */
+static void work_wait(struct lk_engine *e)
+{
+    if (e->dead || !e->host.ranks) {
+        pthread_cond_wait(&e->work, &e->lock);
+        return;
+    }
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += 500000000;
+    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    pthread_cond_timedwait(&e->work, &e->lock, &until);
+}
+
 /* Sleeps until there is work. Returns 1 to stop. */
 static int sleep_for_work(struct lk_engine *e)
 {
+    double t0 = lk_clock();
     pthread_mutex_lock(&e->lock);
     while (!e->stop && !e->inbox && !e->jobs) {
         pthread_mutex_unlock(&e->lock);
+        struct lk_err err = {0};
         int did = !e->dead && lk_prefix_idle(e->host.core.prefix);
         if (did) stats_put(e);
+        if (!did && !e->dead && lk_ranks_alive(e->host.ranks, lk_clock() - t0, &err)) die(e, &err);
         pthread_mutex_lock(&e->lock);
-        if (!did && !e->stop && !e->inbox && !e->jobs) pthread_cond_wait(&e->work, &e->lock);
+        if (!did && !e->stop && !e->inbox && !e->jobs) work_wait(e);
     }
     int stop = e->stop;
     inbox_take(e);

@@ -196,6 +196,11 @@ int lk_ranks_ready(struct lk_ranks *r, struct lk_model *m, struct lk_state *s, s
     return rc ? rc : lk_team_open(&r->team, m, s, r->plan, r->comm, e);
 }
 
+int lk_ranks_alive(struct lk_ranks *r, double idle_s, struct lk_err *e)
+{
+    return r ? lk_group_alive(r->g, idle_s, e) : 0;
+}
+
 static void follower_wait(struct lk_ranks *r, int rank)
 {
     if (r->pid[rank] <= 0) return;

@@ -25,6 +25,8 @@ int lk_rank_device(struct lk_dev **out, const struct lk_opts_device *o, int rank
 int lk_ranks_start(struct lk_ranks **out, const struct lk_opts_engine *o, struct lk_dev *d, struct lk_model_opts *mo, struct lk_state_opts *so,
                    int hidden, struct lk_err *e);
 int lk_ranks_ready(struct lk_ranks *r, struct lk_model *m, struct lk_state *s, struct lk_err *e);
+/* While there has been no work for idle_s: LK_EDEVICE when a rank is gone or silent. NULL is fine. */
+int lk_ranks_alive(struct lk_ranks *r, double idle_s, struct lk_err *e);
 void lk_ranks_stop(struct lk_ranks *r); /* NULL is fine */
 
 /* The follower's whole life (the hidden subcommand). */

@@ -1,10 +1,10 @@
 /* Faults for tests: what a rank does wrong, when told to on the command line (--fault). In the program itself, so that the kill matrix runs
  * against the very processes a user runs.
  *
- *     KIND:STEP[@RANK]   token, position, skip (the record of that plan), kill, stop (the process, when it finishes that plan);
- *                        zero, flip, stale, late (that all-reduce, counted from the election)
- *     WAY:KIND[@RANK]    zero, flip, stale, late at every step of a transport from the start: the election must refuse it
- * Without @RANK it is the last rank's. */
+ *     KIND:STEP[@RANK][,FILE]  at plan STEP (1: the ranks open): token, position, skip (that plan's record), kill, stop (the process, before
+ *                              its record); zero, flip, stale, late (the first all-reduce from that plan on)
+ *     WAY:KIND[@RANK][,FILE]   zero, flip, stale, late at every step of a transport from the start: the election must refuse it
+ * Without @RANK it is the last rank's. With FILE it happens only if FILE is not there, and makes it: once in several starts. */
 #ifndef LK_TP_FAULTS_H
 #define LK_TP_FAULTS_H
 

@@ -27,6 +27,7 @@
 struct group_rank {
     struct lk_word joined; /* 1: here, 2: left in order */
     atomic_int pid;
+    atomic_llong beat_ms; /* when it last slept in a wait; monotonic clock, the same for all processes */
 };
 
 struct group_hdr {
@@ -262,9 +263,29 @@ static int word_reached(struct lk_word *w, uint32_t v)
     return (int32_t)(lk_word_get(w) - v) >= 0;
 }
 
-static void word_sleep(struct lk_word *w, uint32_t v)
+static long long now_ms(void)
+{
+    return (long long)(lk_clock() * 1e3);
+}
+
+int lk_group_alive(struct lk_group *g, double idle_s, struct lk_err *e)
+{
+    if (lk_group_stopped(g)) return lk_group_error(g, e);
+    for (int r = 0; r < g->n; r++) {
+        double silent = (double)(now_ms() - atomic_load_explicit(&g->hdr->rank[r].beat_ms, memory_order_relaxed)) * 1e-3;
+        if (r == g->rank) continue;
+        if (silent > idle_s) silent = idle_s; /* before that it may have worked, or found all it waited for at once */
+        if (peer_gone(g, r)) lk_group_stop(g, "rank %d ended while there was no work", r);
+        if (silent > g->hdr->patience_s) lk_group_stop(g, "rank %d was silent for %.1f s while there was no work", r, silent);
+        if (lk_group_stopped(g)) return lk_group_error(g, e);
+    }
+    return 0;
+}
+
+static void word_sleep(struct lk_group *g, struct lk_word *w, uint32_t v)
 {
     struct timespec slice = {0, SLICE_NS};
+    atomic_store_explicit(&g->hdr->rank[g->rank].beat_ms, now_ms(), memory_order_relaxed);
     atomic_fetch_add(&w->sleepers, 1);
     uint32_t seen = lk_word_get(w);
     if ((int32_t)(seen - v) < 0) syscall(SYS_futex, &w->v, FUTEX_WAIT, seen, &slice, NULL, 0);
@@ -293,7 +314,7 @@ int lk_word_wait(struct lk_group *g, struct lk_word *w, uint32_t v, int patient,
             lk_group_stop(g, "rank %d waited %.1f s for rank %d: %s", g->rank, waited, peer, what);
             return lk_group_error(g, e);
         }
-        word_sleep(w, v);
+        word_sleep(g, w, v);
     }
     return 0;
 }

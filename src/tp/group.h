@@ -48,6 +48,9 @@ int lk_group_ready(struct lk_group *g, double seconds, struct lk_err *e);
 /* Stops the group: the first reason wins and is what every rank's error says. Safe from a signal-free error path of any rank. */
 void lk_group_stop(struct lk_group *g, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int lk_group_stopped(const struct lk_group *g);
+/* For a rank that has waited for nobody for idle_s seconds: are all peers there, and were they seen waiting within the group's patience?
+ * LK_EDEVICE stops the group. Every wait that sleeps leaves a sign of life, fifty a second. */
+int lk_group_alive(struct lk_group *g, double idle_s, struct lk_err *e);
 double lk_group_patience(const struct lk_group *g);
 /* A new pidfd of rank r's process, the caller's to close; -1 when it is gone. */
 int lk_group_pidfd(struct lk_group *g, int r);

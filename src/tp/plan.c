@@ -27,6 +27,12 @@ struct lk_plan {
     enum lk_plan_fault fault;
     uint32_t fault_at;
     FILE *log;
+    struct {
+        uint32_t at;
+        void (*fn)(struct lk_comm *c, int kind);
+        struct lk_comm *c;
+        int kind;
+    } arm;
 };
 
 size_t lk_plan_bytes(size_t payload)
@@ -68,11 +74,24 @@ void lk_plan_log(struct lk_plan *p, FILE *f)
     p->log = f;
 }
 
+void lk_plan_arm(struct lk_plan *p, uint32_t seq, void (*fn)(struct lk_comm *c, int kind), struct lk_comm *c, int kind)
+{
+    p->arm.at = seq, p->arm.fn = fn, p->arm.c = c, p->arm.kind = kind;
+}
+
+static void step_begins(struct lk_plan *p)
+{
+    if (!p->arm.fn || p->arm.at != p->seq) return;
+    p->arm.fn(p->arm.c, p->arm.kind);
+    p->arm.fn = NULL;
+}
+
 int lk_plan_publish(struct lk_plan *p, uint32_t kind, size_t bytes, struct lk_err *e)
 {
     if (lk_group_stopped(p->g)) return lk_group_error(p->g, e);
     p->seq++;
     p->kind = kind;
+    step_begins(p);
     p->a->kind = kind;
     p->a->bytes = bytes;
     p->a->sum = XXH3_64bits(p->a->payload, bytes);
@@ -91,6 +110,7 @@ int lk_plan_next(struct lk_plan *p, uint32_t *kind, const void **data, size_t *b
     }
     p->seq = seq;
     p->kind = *kind = p->a->kind;
+    step_begins(p);
     *bytes = p->a->bytes;
     *data = p->a->payload;
     if (*bytes > p->cap || XXH3_64bits(*data, *bytes) != p->a->sum) {

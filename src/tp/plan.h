@@ -43,5 +43,8 @@ void lk_plan_log(struct lk_plan *p, FILE *f);
 /* Faults for tests (tp/faults.h): at step seq, once: a damaged or missing record; or the process kills or stops itself before its record. */
 enum lk_plan_fault { LK_PLAN_FAULT_NONE, LK_PLAN_FAULT_TOKEN, LK_PLAN_FAULT_POSITION, LK_PLAN_FAULT_SKIP, LK_PLAN_FAULT_KILL, LK_PLAN_FAULT_STOP };
 void lk_plan_fault(struct lk_plan *p, enum lk_plan_fault kind, uint32_t seq);
+/* fn(c, kind) when this rank begins step seq. */
+struct lk_comm;
+void lk_plan_arm(struct lk_plan *p, uint32_t seq, void (*fn)(struct lk_comm *c, int kind), struct lk_comm *c, int kind);
 
 #endif

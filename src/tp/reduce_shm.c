@@ -69,7 +69,7 @@ static int piece_check(struct comm_shm *c, int r, size_t bytes, struct lk_err *e
     struct piece *q = piece_of(c, r, c->step);
     uint64_t sum = q->count == bytes ? XXH3_64bits_withSeed(q->data, bytes, c->step) : 0;
     if (q->count == bytes && sum == q->sum) return 0;
-    lk_group_stop(c->base.g, "all-reduce %u: rank %d reads %llu bytes of rank %d with checksum %016llx, expected %zu with %016llx", c->step,
+    lk_group_stop(c->base.g, "all-reduce step %u: rank %d reads %llu bytes of rank %d with checksum %016llx, expected %zu with %016llx", c->step,
                   c->base.rank, (unsigned long long)q->count, r, (unsigned long long)sum, bytes, (unsigned long long)q->sum);
     return lk_group_error(c->base.g, e);
 }

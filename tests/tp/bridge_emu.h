@@ -217,7 +217,7 @@ static void emu_fault(struct lk_bridge *base, enum lk_bridge_kind k, enum lk_bri
 {
     struct emu_bridge *l = (struct emu_bridge *)base;
     l->cta[k][0].fault = (uint32_t)f;
-    l->cta[k][0].fault_at = at;
+    l->cta[k][0].fault_at = at ? l->cta[k][0].step + at : 0;
 }
 static void emu_stop(struct lk_bridge *l) { __atomic_store_n(&((struct emu_bridge *)l)->stop, 1, __ATOMIC_RELEASE); }
 static void emu_leave(struct lk_bridge *l) {}
