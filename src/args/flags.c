@@ -158,6 +158,8 @@ const struct lk_flag lk_flags[] = {
     {"--seconds", NULL, "S", LK_FLAG_FLOAT, LK_CMD_BENCH, AT(bench.seconds), 0.001, 3600, NULL, "ops: time spent on a case"},
     {"--prefill", NULL, "LIST", LK_FLAG_TEXT, LK_CMD_BENCH, AT(bench.prefill), 0, 0, NULL,
      "rounds: prompt sizes to time too, without the draft layer"},
+    {"--layers", NULL, NULL, LK_FLAG_BOOL, LK_CMD_BENCH, AT(bench.layers), 0, 0, NULL,
+     "tp: the hidden states after every layer, one rank against all"},
     {"--resume", NULL, NULL, LK_FLAG_BOOL, LK_CMD_BENCH, AT(bench.resume), 0, 0, NULL,
      "keep the cells that --out already has"},
 

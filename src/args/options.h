@@ -80,7 +80,7 @@ struct lk_opts_bench {
     const char *url, *out, *sizes, *kinds, *api_key, *tokenizer;
     const char *mode, *text_file; /* users: load, burst, drop; kind "file" */
     const char *accept, *prefill, *only; /* rounds: shares, prompt sizes; ops: part of a name */
-    int new_tokens, users, seeds, resume, rounds, cpu_time;
+    int new_tokens, users, seeds, resume, rounds, cpu_time, layers;
     double gbs, stall_s, seconds; /* physics check, silence (0: default); ops: of a case */
     int64_t offset;       /* of block numbers; -1: by the clock */
 };

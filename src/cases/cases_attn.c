@@ -224,7 +224,8 @@ void cases_attn(struct op_table *t)
         int bench[][12] = {{kind, 8, 2, 1, 64, 1},     {kind, 8, 2, 1, 4096, 1},
                            {kind, 24, 4, 1, 4096, 1},  {kind, 24, 4, 1, 32768, 1},
                            {kind, 8, 2, 1, 4096, 4},   {kind, 8, 2, 1, 0, 512},
-                           {kind, 8, 2, 1, 3584, 512}, {kind, 24, 4, 1, 3584, 512}};
+                           {kind, 8, 2, 1, 3584, 512}, {kind, 24, 4, 1, 3584, 512},
+                           {kind, 12, 2, 1, 32768, 4}, {kind, 6, 1, 1, 32768, 4}}; /* 27B on 2 and 4 ranks */
         for (size_t i = 0; i < sizeof bench / sizeof *bench; i++) att_add(t, OP_BENCH, bench[i]);
     }
 }

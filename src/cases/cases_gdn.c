@@ -164,8 +164,9 @@ void cases_gdn(struct op_table *t)
                       {16, 32, 0, 1, 1},
                       {16, 48, 0, 1, 1},
                       {8, 24, 0, 1, 1},
+                      {4, 12, 0, 1, 1},
                       {16, 48, 1, 1, 1}};
-    for (size_t i = 0; i < 5; i++) net_add(t, OP_CHECK | OP_BENCH, real[i]);
+    for (size_t i = 0; i < sizeof real / sizeof *real; i++) net_add(t, OP_CHECK | OP_BENCH, real[i]);
     int bench[][12] = {{16, 16, 0, 1, 4, RECORD},
                        {16, 16, 0, 1, 64},
                        {16, 16, 0, 1, 512},

@@ -252,12 +252,14 @@ static const struct {
     {"0.8B-qkvz", 8192, 1024, 1},    {"0.8B-out", 1024, 2048, 1},  {"0.8B-down", 1024, 3584, 1},
     {"0.8B-head/4", 62080, 1024, 0}, {"4B-attn", 10240, 2560, 0},  {"4B-down", 2560, 9216, 0},
     {"4B-down/2", 2560, 4608, 0},    {"27B-qkvz", 16384, 5120, 0}, {"27B-down", 5120, 17408, 0},
-    {"27B-down/2", 5120, 8704, 0},
+    {"27B-qkvz/2", 8192, 5120, 0},   {"27B-out/2", 5120, 3072, 0}, {"27B-down/2", 5120, 8704, 0},
+    {"27B-attn/2", 7168, 5120, 0},   {"27B-qkvz/4", 4096, 5120, 0}, {"27B-out/4", 5120, 1536, 1},
+    {"27B-down/4", 5120, 4352, 0},   {"27B-attn/4", 3584, 5120, 0},
 };
 static const struct {
     const char *name;
     int n, k;
-} gates[] = {{"0.8B", 3584, 1024}, {"4B", 9216, 2560}, {"27B/2", 8704, 5120}};
+} gates[] = {{"0.8B", 3584, 1024}, {"4B", 9216, 2560}, {"27B/2", 8704, 5120}, {"27B/4", 4352, 5120}};
 
 static void cases_real(struct op_table *t)
 {
@@ -272,7 +274,7 @@ static void cases_real(struct op_table *t)
                 lin_add(t, &linear, OP_BENCH | (check ? OP_CHECK : 0), shapes[s].name, hot[f],
                         shapes[s].n, shapes[s].k, fmt_group(hot[f], shapes[s].k), T[i]);
             }
-            for (size_t s = 0; s < 3; s++)
+            for (size_t s = 0; s < sizeof gates / sizeof *gates; s++)
                 lin_add(t, &gate_up, OP_BENCH | (!s && T[i] == 1 ? OP_CHECK : 0), gates[s].name,
                         hot[f], gates[s].n, gates[s].k, fmt_group(hot[f], gates[s].k), T[i]);
         }

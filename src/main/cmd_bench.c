@@ -10,6 +10,7 @@
 #include "bench/op_times.h"
 #include "bench/rounds.h"
 #include "bench/synthetic.h"
+#include "bench/tp_run.h"
 #include "dev/measure.h"
 #include "model/forecast.h"
 #include "probe/cpu_facts.h"
@@ -256,6 +257,16 @@ static int run_synthetic(const struct lk_opts *o, struct lk_err *e)
     return lk_synthetic_write(o->args[1], o->args[2], 0, e);
 }
 
+/* Between ranks: the link, or the layers. */
+static int run_tp(const struct lk_opts *o, struct lk_err *e)
+{
+    struct lk_opts own = *o;
+    if (o->bench.url) return lk_fail(e, LK_EUSAGE, "bench tp measures in this process: --url has no meaning here");
+    own.engine.model = lk_model_path(&own, e);
+    if (!own.engine.model) return LK_EINPUT;
+    return o->bench.layers ? lk_tp_layers(&own, e) : lk_tp_run(&own, bandwidth_of(&own), e);
+}
+
 int cmd_bench(struct lk_opts *o, struct lk_err *e)
 {
     struct bench *b;
@@ -263,8 +274,9 @@ int cmd_bench(struct lk_opts *o, struct lk_err *e)
     int users = !strcmp(what, "users");
     if (!strcmp(what, "compare")) return run_compare(o, e);
     if (!strcmp(what, "synthetic")) return run_synthetic(o, e);
+    if (!strcmp(what, "tp")) return run_tp(o, e);
     int ops = !strcmp(what, "ops"), here = ops || !strcmp(what, "rounds");
-    if (strcmp(what, "matrix") && !users && !here) return lk_fail(e, LK_EUSAGE, "bench %s: expected matrix, users, rounds, ops, compare or synthetic", what);
+    if (strcmp(what, "matrix") && !users && !here) return lk_fail(e, LK_EUSAGE, "bench %s: expected matrix, users, rounds, ops, tp, compare or synthetic", what);
     if (!(b = lk_calloc(1, sizeof *b))) return lk_fail(e, LK_ENOMEM, "bench: no memory");
     int rc = here ? run_here(b, o, ops, e) : run_grid(b, o, users, e);
     if (!rc) rc = print_table(b, o, e);

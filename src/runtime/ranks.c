@@ -24,7 +24,8 @@
 
 extern char **environ;
 
-enum { KIND_OPEN = 100 };
+enum { KIND_OPEN = 100, KIND_SWEEP = 101 };
+#define SWEEP_MOST  ((size_t)20480 * 256) /* floats of the longest sum of a sweep */
 #define START_S      60   /* a follower process joins within this */
 #define STOP_S       5    /* and ends within this when told to */
 #define REDUCE_MOST  (4 << 20) /* floats of one all-reduce message in host memory; longer ones are cut */
@@ -35,12 +36,19 @@ struct open_plan {
     int hidden;
 };
 
+struct sweep_plan {
+    int hidden;
+    double budget_s;
+};
+
 struct lk_ranks {
     struct lk_group *g;
     struct lk_plan *plan;
     struct lk_comm *comm;
     struct lk_team *team;
+    struct lk_elect el;
     FILE *log;
+    int swept; /* there was no model: nobody has to be told to end */
     pid_t pid[LK_MAX_RANKS];
     int n;
 };
@@ -110,7 +118,6 @@ static int plan_open_send(struct lk_ranks *r, const struct lk_model_opts *mo, co
 static int comm_open(struct lk_ranks *r, const struct lk_opts_device *o, struct lk_dev *d, size_t hidden, size_t most, struct lk_err *e)
 {
     int me = lk_group_rank(r->g), rc;
-    struct lk_elect el;
     struct lk_elect_opts eo = {.hidden = hidden, .most = most, .force = o->transport, .budget_s = o->at[0].is_cuda ? 0.1 : 0.01};
     if (o->at[0].is_cuda) {
         struct lk_bridge *l;
@@ -123,11 +130,11 @@ static int comm_open(struct lk_ranks *r, const struct lk_opts_device *o, struct 
         rc = lk_comm_shm_open(&r->comm, r->g, e);
     }
     if (!rc) rc = lk_fault_plant(o->fault, LK_FAULT_AT_START, r->comm, r->plan, e);
-    if (!rc) rc = lk_elect(&el, r->comm, d, &eo, e);
+    if (!rc) rc = lk_elect(&r->el, r->comm, d, &eo, e);
     if (!rc) rc = lk_fault_plant(o->fault, LK_FAULT_AFTER_ELECTION, r->comm, r->plan, e);
     if (!rc && me == 0) {
         char line[1024];
-        lk_elect_line(&el, line, sizeof line);
+        lk_elect_line(&r->el, line, sizeof line);
         lk_log_info("%s", line);
     }
     return rc;
@@ -161,6 +168,15 @@ static int group_make(struct lk_ranks *r, const struct lk_opts_device *o, size_t
     return lk_group_create(&r->g, &go, e);
 }
 
+static int ranks_up(struct lk_ranks *r, const struct lk_opts_engine *o, size_t floats, size_t payload, struct lk_err *e)
+{
+    r->n = o->dev.n;
+    int rc = group_make(r, &o->dev, floats, payload, e);
+    if (!rc) rc = plan_open(r, &o->dev, e);
+    for (int i = 1; i < r->n && !rc; i++) rc = spawn_one(r, o, i, e);
+    return rc ? rc : lk_group_ready(r->g, START_S, e);
+}
+
 int lk_ranks_start(struct lk_ranks **out, const struct lk_opts_engine *o, struct lk_dev *d, struct lk_model_opts *mo, struct lk_state_opts *so,
                    int hidden, struct lk_err *e)
 {
@@ -170,12 +186,8 @@ int lk_ranks_start(struct lk_ranks **out, const struct lk_opts_engine *o, struct
     if (o->dev.n <= 1) return 0;
     struct lk_ranks *r = lk_calloc(1, sizeof *r);
     if (!r) return lk_fail(e, LK_ENOMEM, "no memory for ranks");
-    r->n = o->dev.n;
     size_t floats = (size_t)mo->max_rows * (size_t)hidden;
-    int rc = group_make(r, &o->dev, floats, lk_team_plan_bytes(mo), e);
-    if (!rc) rc = plan_open(r, &o->dev, e);
-    for (int i = 1; i < r->n && !rc; i++) rc = spawn_one(r, o, i, e);
-    if (!rc) rc = lk_group_ready(r->g, START_S, e);
+    int rc = ranks_up(r, o, floats, lk_team_plan_bytes(mo), e);
     if (!rc) rc = plan_open_send(r, mo, so, hidden, e);
     if (!rc) rc = comm_open(r, &o->dev, d, (size_t)hidden, floats, e);
     if (rc) {
@@ -220,7 +232,7 @@ void lk_ranks_stop(struct lk_ranks *r)
     if (!r) return;
     struct lk_err e = {0};
     if (r->team && !lk_group_stopped(r->g)) lk_team_end(r->team, &e);
-    if (!r->team && r->g) lk_group_stop(r->g, "the leader gave up before the ranks were ready");
+    if (!r->team && r->g && !r->swept) lk_group_stop(r->g, "the leader gave up before the ranks were ready");
     lk_team_close(r->team);
     if (r->comm) r->comm->close(r->comm); /* a bridge's close meets the followers' */
     for (int i = 1; i < r->n; i++) follower_wait(r, i);
@@ -228,6 +240,35 @@ void lk_ranks_stop(struct lk_ranks *r)
     lk_group_leave(r->g);
     if (r->log) fclose(r->log);
     lk_free(r);
+}
+
+/* ---- the sweep, on every rank ---- */
+
+static int sweep(struct lk_ranks *r, const struct lk_opts_device *o, struct lk_dev *d, const struct sweep_plan *p, struct lk_sweep *out, struct lk_err *e)
+{
+    struct lk_record rec = {0};
+    int rc = comm_open(r, o, d, (size_t)p->hidden, SWEEP_MOST, e);
+    if (!rc) rc = lk_sweep_run(out, r->comm, d, &r->el, p->budget_s, e);
+    if (!rc) rc = lk_plan_done(r->plan, &rec, e);
+    r->swept = !rc;
+    return rc;
+}
+
+int lk_ranks_sweep(struct lk_sweep *out, const struct lk_opts_engine *o, struct lk_dev *d, int hidden, struct lk_err *e)
+{
+    struct sweep_plan p = {.hidden = hidden, .budget_s = o->dev.at[0].is_cuda ? 0.1 : 0.05};
+    struct lk_ranks *r = lk_calloc(1, sizeof *r);
+    size_t cap;
+    if (!r) return lk_fail(e, LK_ENOMEM, "no memory for ranks");
+    int rc = ranks_up(r, o, SWEEP_MOST, sizeof p, e);
+    if (!rc) {
+        memcpy(lk_plan_payload(r->plan, &cap), &p, sizeof p);
+        rc = lk_plan_publish(r->plan, KIND_SWEEP, sizeof p, e);
+    }
+    if (!rc) rc = sweep(r, &o->dev, d, &p, out, e);
+    if (rc && r->g) lk_group_stop(r->g, "rank 0: %.400s", e->text);
+    lk_ranks_stop(r);
+    return rc;
 }
 
 /* ---- follower ---- */
@@ -250,6 +291,12 @@ static int follower_open(struct follower *f, const struct lk_opts_engine *o, int
     if (!rc) rc = lk_rank_device(&f->d, &o->dev, rank, e);
     if (!rc) rc = lk_plan_next(f->r.plan, &kind, &data, &bytes, e);
     if (rc) return rc;
+    if (kind == KIND_SWEEP && bytes == sizeof(struct sweep_plan)) {
+        struct sweep_plan sp;
+        struct lk_sweep ignored;
+        memcpy(&sp, data, sizeof sp);
+        return sweep(&f->r, &o->dev, f->d, &sp, &ignored, e);
+    }
     if (kind != KIND_OPEN || bytes != sizeof p) return lk_fail(e, LK_EDEVICE, "rank %d: the leader is of another build", rank);
     memcpy(&p, data, sizeof p);
     rc = comm_open(&f->r, &o->dev, f->d, (size_t)p.hidden, (size_t)p.mo.max_rows * (size_t)p.hidden, e);
@@ -285,7 +332,7 @@ int lk_follower_run(const struct lk_opts_engine *o, const struct lk_follower_opt
     int rc = lk_group_join(&f.r.g, fo->fd, fo->nonce, fo->rank, e);
     if (!rc) rc = plan_open(&f.r, &o->dev, e);
     if (!rc) rc = follower_open(&f, o, fo->rank, e);
-    if (!rc) rc = lk_team_follow(f.r.team, e);
+    if (!rc && f.r.team) rc = lk_team_follow(f.r.team, e);
     if (rc && f.r.g) lk_group_stop(f.r.g, "rank %d: %.400s", fo->rank, e->text);
     follower_close(&f);
     return rc;

@@ -15,6 +15,7 @@
 #include "base/err.h"
 #include "model/model.h"
 #include "model/state.h"
+#include "tp/sweep.h"
 
 struct lk_ranks;
 
@@ -28,6 +29,9 @@ int lk_ranks_ready(struct lk_ranks *r, struct lk_model *m, struct lk_state *s, s
 /* While there has been no work for idle_s: LK_EDEVICE when a rank is gone or silent. NULL is fine. */
 int lk_ranks_alive(struct lk_ranks *r, double idle_s, struct lk_err *e);
 void lk_ranks_stop(struct lk_ranks *r); /* NULL is fine */
+
+/* Measures the all-reduce between the devices of --devices, without a model's weights: for `bench tp`. */
+int lk_ranks_sweep(struct lk_sweep *out, const struct lk_opts_engine *o, struct lk_dev *d, int hidden, struct lk_err *e);
 
 /* The follower's whole life (the hidden subcommand). */
 struct lk_follower_opts {

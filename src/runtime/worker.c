@@ -189,7 +189,8 @@ static int loop(struct worker *w, struct lk_err *e)
         double wait = w->beat_at - lk_clock();
         if (poll(p, 2, wait > 0 ? (int)(wait * 1000) + 1 : 0) < 0 && errno != EINTR)
             return lk_fail(e, LK_ESYS, "poll: %s", strerror(errno));
-        if (p[1].revents && (rc = read_engine(w, e)) < 0) send_out(w, NULL);
+        /* asked also without an event: an engine that dies while it is idle has none to show */
+        if ((rc = read_engine(w, e)) < 0) send_out(w, NULL);
         if (!rc && p[0].revents) rc = read_front(w, e);
     }
     return rc > 0 ? 0 : rc;
