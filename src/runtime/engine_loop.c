@@ -284,7 +284,7 @@ static int sleep_for_work(struct lk_engine *e)
         struct lk_err err = {0};
         int did = !e->dead && lk_prefix_idle(e->host.core.prefix);
         if (did) stats_put(e);
-        if (!did && !e->dead && lk_ranks_alive(e->host.ranks, lk_clock() - t0, &err)) die(e, &err);
+        if (!did && !e->dead && lk_host_alive(&e->host, lk_clock() - t0, &err)) die(e, &err);
         pthread_mutex_lock(&e->lock);
         if (!did && !e->stop && !e->inbox && !e->jobs) work_wait(e);
     }

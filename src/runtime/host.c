@@ -185,3 +185,8 @@ void lk_host_close(struct lk_host *h)
     if (h->dev) h->dev->close(h->dev);
     *h = (struct lk_host){.core.spare_slot = -1};
 }
+
+int lk_host_alive(const struct lk_host *h, double idle_s, struct lk_err *e)
+{
+    return lk_ranks_alive(h->ranks, idle_s, e);
+}

@@ -20,5 +20,7 @@ struct lk_host {
 /* Zero-initialise first. On failure everything is closed again. */
 int lk_host_open(struct lk_host *h, const struct lk_opts_engine *o, struct lk_err *e);
 void lk_host_close(struct lk_host *h);
+/* While there has been no work for idle_s: LK_EDEVICE when another rank is gone or silent. */
+int lk_host_alive(const struct lk_host *h, double idle_s, struct lk_err *e);
 
 #endif
