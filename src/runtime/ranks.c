@@ -118,7 +118,7 @@ static int plan_open_send(struct lk_ranks *r, const struct lk_model_opts *mo, co
 static int comm_open(struct lk_ranks *r, const struct lk_opts_device *o, struct lk_dev *d, size_t hidden, size_t most, struct lk_err *e)
 {
     int me = lk_group_rank(r->g), rc;
-    struct lk_elect_opts eo = {.hidden = hidden, .most = most, .force = o->transport, .budget_s = o->at[0].is_cuda ? 0.1 : 0.01};
+    struct lk_elect_opts eo = {.hidden = hidden, .most = most, .force = o->transport, .budget_s = o->at[0].is_cuda ? 0.1 : 0.01, .slow_us = o->at[0].is_cuda ? 0 : 50000};
     if (o->at[0].is_cuda) {
         struct lk_bridge *l;
         size_t bytes;

@@ -246,7 +246,7 @@ static int try_way(struct lk_elect *el, struct lk_comm *c, struct bench *b, int 
         if (sizes[i] <= b->count) rc = prove(c, b, sizes[i], &v, e);
     size_t probe = PROBE_FLOATS <= b->count ? PROBE_FLOATS : o->hidden;
     if (!rc && v.ok) rc = probe_us(c, b, probe, &us, &v, e);
-    if (!rc && v.ok && us > BROKEN_US) {
+    if (!rc && v.ok && us > (o->slow_us > 0 ? o->slow_us : BROKEN_US)) {
         v.ok = 0;
         snprintf(v.why, sizeof v.why, "right, but %.0f ms for %zu KB", us * 1e-3, probe * 4 >> 10);
     }

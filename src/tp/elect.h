@@ -28,6 +28,7 @@ struct lk_elect_opts {
     size_t hidden, most; /* floats of a row, and of the longest sum */
     const char *force;   /* NULL: the fastest */
     double budget_s;     /* of each timing; 0: a tenth of a second */
+    double slow_us;      /* 4 KB in more: refused as broken; 0: 20 ms, for cards. Threads on a busy machine need more room */
 };
 
 /* 0 with the ways set in c; LK_EUSAGE: `force` names no transport; LK_EDEVICE: the forced one, or every one, is refused. */

@@ -73,7 +73,7 @@ static int rank_run(struct lk_group *g, const struct job *j, const struct emu_me
     l->dev = d;
     own->broken_peer = j->no_peer && me == j->bad_rank;
     int rc = lk_comm_bridge_open(&c, g, l, &e);
-    struct lk_elect_opts eo = {.hidden = HIDDEN, .most = MOST, .force = j->force, .budget_s = 0.002};
+    struct lk_elect_opts eo = {.hidden = HIDDEN, .most = MOST, .force = j->force, .budget_s = 0.002, .slow_us = 300000};
     if (!rc && j->fault && me == j->bad_rank) c->fault(c, j->way, j->fault, 0);
     if (!rc) rc = lk_elect(&el, c, d, &eo, &e);
     if (!rc) {
