@@ -180,7 +180,7 @@ static int fmt_group(enum lk_fmt f, int k)
 static void cases_every_format(struct op_table *t)
 {
     static const int T[] = {1, 3, 16, 17, 50};
-    for (int f = LK_FMT_F32; f < LK_FMT_COUNT; f++) {
+    for (int f = LK_FMT_F32; f < LK_FMT_KERNELS; f++) {
         enum lk_fmt fmt = (enum lk_fmt)f;
         if (!lk_fmt_info(fmt)->bits) continue;
         for (size_t i = 0; i < sizeof T / sizeof *T; i++)
@@ -321,7 +321,7 @@ static int invariant_mat(struct lk_dev *d, const struct op_case *c)
 int invariant_linear(struct lk_dev *d)
 {
     struct op_table t = {0};
-    for (int f = LK_FMT_F32; f < LK_FMT_COUNT; f++) {
+    for (int f = LK_FMT_F32; f < LK_FMT_KERNELS; f++) {
         if (!lk_fmt_info((enum lk_fmt)f)->bits) continue;
         lin_add(&t, &linear, OP_CHECK, "invariant", (enum lk_fmt)f, 72, 512,
                 fmt_group((enum lk_fmt)f, 512), 16);

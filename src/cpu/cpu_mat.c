@@ -13,7 +13,7 @@ static int mat_check(enum lk_mat_kind kind, const struct lk_weight *p, int n, st
     if (n < 1 || (kind == LK_MAT_GATE_UP && n != 2) || (kind == LK_MAT_EMBED && n != 1))
         return lk_fail(e, LK_EINPUT, "cpu: a linear of kind %d cannot have %d parts", (int)kind, n);
     for (int i = 0; i < n; i++) {
-        if (p[i].fmt <= LK_FMT_NONE || p[i].fmt >= LK_FMT_COUNT || !p[i].data)
+        if (p[i].fmt <= LK_FMT_NONE || p[i].fmt >= LK_FMT_KERNELS || !p[i].data)
             return lk_fail(e, LK_EINPUT, "cpu: part %d of a linear has no format or no data", i);
         if (p[i].n < 1 || p[i].k < 1 || p[i].n > INT_MAX / 2 || p[i].k > INT_MAX / 2)
             return lk_fail(e, LK_EINPUT, "cpu: part %d of a linear is %lld x %lld", i,

@@ -71,8 +71,9 @@ enum lk_fmt {
     LK_FMT_GG_IQ2_XS,
     LK_FMT_GG_IQ2_XXS,
     LK_FMT_GG_MXFP4,
+    LK_FMT_KERNELS, /* every format below this one has kernels */
     /* .ninfer storage layouts. No kernel reads them: lk_repack turns them into the nearest format above without loss. */
-    LK_FMT_N_Q4,     /* data [n,k/2], low nibble = even column, two's complement; scale f16 [n,k/64] */
+    LK_FMT_N_Q4 = LK_FMT_KERNELS, /* data [n,k/2], low nibble = even column, two's complement; scale f16 [n,k/64] */
     LK_FMT_N_Q5,     /* the same, and zero: bit 4 of the codes [n,k/8], low bit first */
     LK_FMT_N_Q6,     /* the same, and zero: bits 4, 5 of the codes [n,k/4] */
     LK_FMT_NVFP4_T,  /* NVFP4 whose scales lie in tiles of 128 rows x 4 groups; k a multiple of 64 */
