@@ -74,7 +74,8 @@ def test_two_ranks(tmp_path):
 ])
 def test_bad_ids(tmp_path, ids, word):
     r = score(tmp_path, ids, "--logits", tmp_path / "out", code=1)
-    assert r.stdout == "" and word in r.stderr and r.stderr.count("\n") == 1
+    lines = [line for line in r.stderr.splitlines() if "no GPU that can be used" not in line]  # a GPU build says so first
+    assert r.stdout == "" and len(lines) == 1 and word in lines[0]
     assert [p.name for p in tmp_path.iterdir()] == ["ids.json"]  # nothing half-written stays
 
 
