@@ -1,5 +1,5 @@
-/* Memory bandwidth: see bandwidth.h. One part a thread, as STREAM does it: a C
-library stores past the caches only in long copies, so copies of small slices read what they overwrite and look a third slower. */
+/* Memory bandwidth: see bandwidth.h. One part a thread, as STREAM does it: a C library stores past the caches only in long
+ * copies, so copies of small slices read what they overwrite and look a third slower. */
 #include "base/bandwidth.h"
 
 #include "base/err.h"

@@ -25,7 +25,7 @@ struct lk_comm {
         char why[200];    /* why not */
     } way[LK_COMM_WAYS];
 
-    /* y += p0 + p1 + ... ; y and partial device f32 [count]; y unchanged on error. Returns 0 or LK_EDEVICE. */
+    /* y += p0 + p1 + ... ; y and partial device f32 [count]; y is undefined on error. Returns 0 or LK_EDEVICE. */
     int (*reduce_add)(struct lk_comm *c, struct lk_dev *d, float *y, const float *partial, size_t count, struct lk_err *e);
     /* NULL: reduce_add is done when it returns. Otherwise it only queues: settle waits for the device and says whether all went well. digest:
      * of every sum since the last settle and of x [count] on the device (NULL: none); equal on all ranks or something was not. */

@@ -67,18 +67,23 @@ static int agree(struct lk_comm *c, struct verdict *v, struct lk_err *e)
     return rc;
 }
 
-/* One sum. A wait that ended in vain is a verdict; a dead device or group is an error. */
-static int sum_once(struct lk_comm *c, struct bench *b, size_t n, struct verdict *v, struct lk_err *e)
+/* Waits for the sums that ended with rc. A wait that ended in vain is a verdict; a dead device or group is an error. */
+static int settled(struct lk_comm *c, struct bench *b, int rc, struct lk_err *own, struct verdict *v, struct lk_err *e)
 {
     uint64_t digest;
+    if (!rc && c->settle) rc = c->settle(c, b->d, NULL, 0, &digest, own);
+    if (!rc) return 0;
+    if (lk_group_stopped(c->g) || b->d->sync(b->d, e)) return lk_fail(e, rc, "%s", own->text);
+    v->ok = 0;
+    snprintf(v->why, sizeof v->why, "%.190s", own->text);
+    return 0;
+}
+
+static int sum_once(struct lk_comm *c, struct bench *b, size_t n, struct verdict *v, struct lk_err *e)
+{
     struct lk_err own = {0};
     int rc = c->reduce_add(c, b->d, b->y, b->partial, n, &own);
-    if (!rc && c->settle) rc = c->settle(c, b->d, NULL, 0, &digest, &own);
-    if (!rc) return 0;
-    if (lk_group_stopped(c->g) || b->d->sync(b->d, e)) return lk_fail(e, rc, "%s", own.text);
-    v->ok = 0;
-    snprintf(v->why, sizeof v->why, "%.190s", own.text);
-    return 0;
+    return settled(c, b, rc, &own, v, e);
 }
 
 static void check(struct lk_comm *c, struct bench *b, size_t n, struct verdict *v)
@@ -113,14 +118,20 @@ static int prove_once(struct lk_comm *c, struct bench *b, size_t n, uint32_t rou
     return rc ? rc : agree(c, v, e);
 }
 
-/* After a verdict: a link that failed half way starts anew, on all ranks, before anybody goes on. */
-static int after(struct lk_comm *c, const struct verdict *v, struct lk_err *e)
+/* The link anew on all ranks, before anybody goes on. */
+static int restart(struct lk_comm *c, double patience_s, struct lk_err *e)
 {
     char mine = 1, all[LK_MAX_RANKS];
-    if (v->ok || !c->reset) return 0;
+    if (!c->reset) return 0;
     int rc = c->gather(c, &mine, 1, all, e); /* nobody is inside any more */
-    c->reset(c, TRIAL_PATIENCE_S);
+    c->reset(c, patience_s);
     return rc ? rc : c->gather(c, &mine, 1, all, e);
+}
+
+/* After a verdict: a link that failed half way starts anew. */
+static int after(struct lk_comm *c, const struct verdict *v, struct lk_err *e)
+{
+    return v->ok ? 0 : restart(c, TRIAL_PATIENCE_S, e);
 }
 
 static int prove(struct lk_comm *c, struct bench *b, size_t n, struct verdict *v, struct lk_err *e)
@@ -141,7 +152,6 @@ static int by_size(const void *a, const void *b)
 static int run_timed(struct lk_comm *c, struct bench *b, size_t n, int reps, uint64_t key, double *s, struct verdict *v, struct lk_err *e)
 {
     char mine = 1, all[LK_MAX_RANKS];
-    uint64_t digest;
     struct lk_err own = {0};
     int rc = c->gather(c, &mine, 1, all, e);
     if (rc) return rc;
@@ -150,13 +160,9 @@ static int run_timed(struct lk_comm *c, struct bench *b, size_t n, int reps, uin
         for (int i = 0; i < reps && !rc; i++) rc = c->reduce_add(c, b->d, b->y, b->partial, n, &own);
         if (key) b->d->graph_end(b->d);
     }
-    if (!rc && c->settle) rc = c->settle(c, b->d, NULL, 0, &digest, &own);
+    rc = settled(c, b, rc, &own, v, e);
     *s = lk_clock() - t0;
-    if (!rc) return 0;
-    if (lk_group_stopped(c->g) || b->d->sync(b->d, e)) return lk_fail(e, rc, "%s", own.text);
-    v->ok = 0;
-    snprintf(v->why, sizeof v->why, "%.190s", own.text);
-    return 0;
+    return rc;
 }
 
 /* The slowest rank's time counts. */
@@ -205,18 +211,6 @@ static int time_way(struct lk_comm *c, struct bench *b, int way, size_t n, int g
     qsort(t, REPEATS, sizeof *t, by_size);
     *us = t[REPEATS / 2];
     return 0;
-}
-
-int lk_elect_prove(struct lk_comm *c, struct lk_dev *d, int way, size_t count, char *why, size_t cap, struct lk_err *e)
-{
-    struct bench b;
-    struct verdict v = {.ok = 1};
-    c->use(c, way, way, 0);
-    int rc = rig_open(&b, d, count, e);
-    if (!rc) rc = prove(c, &b, count, &v, e);
-    rig_close(&b);
-    if (!rc && !v.ok) snprintf(why, cap, "%s", v.why);
-    return rc ? rc : !v.ok;
 }
 
 int lk_elect_time(struct lk_comm *c, struct lk_dev *d, int way, size_t count, int graph, double budget_s, double *us, struct lk_err *e)
@@ -313,12 +307,7 @@ int lk_elect(struct lk_elect *out, struct lk_comm *c, struct lk_dev *d, const st
     }
     if (!rc) rc = choose(out, c, o, e);
     d->graph_reset(d);
-    if (!rc && c->reset) { /* the trial's steps and patience end here */
-        char mine = 1, all[LK_MAX_RANKS];
-        rc = c->gather(c, &mine, 1, all, e);
-        c->reset(c, 0);
-        if (!rc) rc = c->gather(c, &mine, 1, all, e);
-    }
+    if (!rc) rc = restart(c, 0, e); /* the trial's steps and patience end here */
     rig_close(&b);
     return rc;
 }

@@ -36,8 +36,7 @@ int lk_elect(struct lk_elect *out, struct lk_comm *c, struct lk_dev *d, const st
 /* One line: all figures, the choice, who was refused and why. */
 void lk_elect_line(const struct lk_elect *el, char *text, size_t cap);
 
-/* Pieces for `bench tp`. us: one sum of `count` floats over a way, median of 5; in a graph when graph is set. All ranks. */
-int lk_elect_prove(struct lk_comm *c, struct lk_dev *d, int way, size_t count, char *why, size_t why_cap, struct lk_err *e);
+/* For `bench tp`. us: one sum of `count` floats over a way, median of 5; in a graph when graph is set. All ranks. */
 int lk_elect_time(struct lk_comm *c, struct lk_dev *d, int way, size_t count, int graph, double budget_s, double *us, struct lk_err *e);
 
 #endif

@@ -104,6 +104,8 @@ static void bridge_reset(struct lk_comm *base, double patience_s)
     c->bridge->reset(c->bridge, patience_s > 0 ? patience_s : lk_group_patience(base->g));
 }
 
+_Static_assert((int)LK_FAULT_LATE == (int)LK_BRIDGE_LATE && LK_COMM_WAYS >= LK_BRIDGE_KINDS, "comm.h and bridge.h name the same faults and ways");
+
 static void bridge_fault(struct lk_comm *base, int way, enum lk_comm_fault kind, uint32_t step)
 {
     struct comm_bridge *c = of(base);

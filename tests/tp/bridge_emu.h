@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/num.h"
 #include "dev/bridge.h"
 
 #include <pthread.h>
@@ -36,18 +37,8 @@ static inline void comm_barrier(void) { pthread_barrier_wait(emu.barrier); }
 static inline void comm_pause(void) { sched_yield(); }
 static inline void comm_fence(void) { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 static inline uint64_t comm_now(void) { return (uint64_t)(lk_clock() * 1e9); }
-static inline uint32_t comm_bits(float v)
-{
-    uint32_t u;
-    memcpy(&u, &v, 4);
-    return u;
-}
-static inline float comm_float(uint32_t u)
-{
-    float v;
-    memcpy(&v, &u, 4);
-    return v;
-}
+static inline uint32_t comm_bits(float v) { return lk_bits_from_f32(v); }
+static inline float comm_float(uint32_t u) { return lk_f32_from_bits(u); }
 static inline uint32_t comm_ld32(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 static inline void comm_st32(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
 static inline uint32_t comm_cas32(uint32_t *p, uint32_t want, uint32_t v)
