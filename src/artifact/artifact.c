@@ -145,6 +145,9 @@ static void forget(const struct lk_artifact *a, const void *p, size_t n)
 
 void lk_artifact_forget(const struct lk_artifact *a, const struct lk_weight *w)
 {
+    const struct lk_rows *r = w->fmt == LK_FMT_ROWS ? w->data : NULL;
+    for (int i = 0; r && i < 2; i++) lk_artifact_forget(a, &r->part[i]);
+    if (r) return;
     forget(a, w->data, lk_weight_data_bytes(w));
     forget(a, w->scale, lk_weight_scale_bytes(w));
     forget(a, w->zero, w->zero ? lk_weight_zero_bytes(w) : 0);

@@ -151,7 +151,7 @@ static int sink(struct conv *c, const struct out_tensor *o, size_t at, const voi
             return lk_fail(c->e, LK_EINPUT, "convert --verify: %s: tensor %s: the bytes on disk differ from the source's encoding", c->dir, o->name);
         lk_map_forget(&f->map, f->map.data + pos, n);
     }
-    if (c->o->stop && *c->o->stop) return lk_fail(c->e, LK_EINPUT, "convert: interrupted; nothing stands under the final name");
+    if (c->o->stop && *c->o->stop) return lk_fail(c->e, LK_EINPUT, "convert: interrupted; what stood under the final name, or nothing, still does");
     const char *p = data;
     for (size_t left = c->verify ? 0 : n; left;) {
         ssize_t w = pwrite(f->fd, p, left, (off_t)pos);

@@ -58,7 +58,7 @@ struct nf_object *lk__nf_find(const struct nf_file *f, const char *name);
 const char *lk__nf_fmt_name(enum nf_fmt fmt);
 /* Reads a non-negative integer member; absent, real or out of range is an error. */
 int lk__nf_uint(const struct nf_file *f, const json_t *o, const char *where, const char *key, uint64_t hi, uint64_t *out);
-/* Exactly these members ("name\0kind\0..."), no more: the schema is closed. */
+/* must: members that are there and not null; may: others that may be. No more: the schema is closed. */
 int lk__nf_members(const struct nf_file *f, const json_t *o, const char *where, const char *const *must, size_t n_must, const char *const *may,
                    size_t n_may);
 /* The objects array of either container: fills f->objects, proves bytes, order and overlap. */

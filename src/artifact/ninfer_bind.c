@@ -14,11 +14,16 @@ struct binding {
     char logical[64]; /* "layers.3." */
 };
 
+static int locate(const struct binding *b, const char *name, struct nf_piece *p)
+{
+    return b->f->version == 2 ? lk__nf2_piece(b->f, name, p) : lk__nf3_piece(b->f, name, p);
+}
+
 static int piece(struct binding *b, const char *param, struct nf_piece *p)
 {
     char name[128];
     snprintf(name, sizeof name, "%s%s", b->prefix, param);
-    int rc = b->f->version == 2 ? lk__nf2_piece(b->f, name, p) : lk__nf3_piece(b->f, name, p);
+    int rc = locate(b, name, p);
     if (rc) return rc;
     if (!p->o || p->o->fmt == NF_RESOURCE) return lk__nf_fail(b->f, name, "expected a tensor for it, found nothing");
     p->o->used = 1;
@@ -236,7 +241,7 @@ static int mtp(struct binding *b, const struct lk_config *c)
 static int shortlist(struct binding *b, const struct lk_config *c)
 {
     struct nf_piece p;
-    int v2 = b->f->version == 2, rc = v2 ? lk__nf2_piece(b->f, "proposal/head", &p) : lk__nf3_piece(b->f, "proposal/head", &p);
+    int rc = locate(b, "proposal/head", &p);
     if (rc || !p.o) return rc;
     int64_t rows = p.rows;
     b->prefix[0] = b->logical[0] = 0;

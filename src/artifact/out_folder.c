@@ -11,14 +11,25 @@
 #include <unistd.h>
 #include <stdio.h>
 
+int lk_out_name_len(const char *out)
+{
+    size_t n = strlen(out);
+    while (n > 1 && out[n - 1] == '/') n--;
+    return (int)n;
+}
+
+int lk_out_folder_check(const char *out, int force, struct lk_err *e)
+{
+    if (!lk_file_exists(out) || force) return 0;
+    return lk_fail(e, LK_EINPUT, "%s: exists already; choose another name, --force to replace it, or --verify to compare it with IN", out);
+}
+
 int lk_out_folder_begin(struct lk_out_folder *f, const char *out, int force, struct lk_err *e)
 {
     *f = (struct lk_out_folder){.out = out};
-    size_t n = strlen(out);
-    while (n > 1 && out[n - 1] == '/') n--;
-    if (lk_file_exists(out) && !force)
-        return lk_fail(e, LK_EINPUT, "%s: exists already; choose another name, --force to replace it, or --verify to compare it with IN", out);
-    if (lk_buf_fmt(&f->tmp, "%.*s.tmp-%ld", (int)n, out, (long)getpid())) return lk_fail(e, LK_ENOMEM, "convert: no memory");
+    int rc = lk_out_folder_check(out, force, e);
+    if (rc) return rc;
+    if (lk_buf_fmt(&f->tmp, "%.*s.tmp-%ld", lk_out_name_len(out), out, (long)getpid())) return lk_fail(e, LK_ENOMEM, "convert: no memory");
     if (mkdir(f->tmp.data, 0755)) return lk_fail(e, LK_ESYS, "%s: cannot create: %s", f->tmp.data, strerror(errno));
     f->made = 1;
     return 0;
@@ -39,7 +50,7 @@ int lk_out_folder_end(struct lk_out_folder *f, int rc, struct lk_err *e)
 {
     struct lk_buf old = {0};
     int exists = lk_file_exists(f->out) == 2;
-    if (!rc && lk_buf_fmt(&old, "%s.old-%ld", f->out, (long)getpid())) rc = lk_fail(e, LK_ENOMEM, "convert: no memory");
+    if (!rc && lk_buf_fmt(&old, "%.*s.old-%ld", lk_out_name_len(f->out), f->out, (long)getpid())) rc = lk_fail(e, LK_ENOMEM, "convert: no memory");
     if (!rc && ((exists && rename(f->out, old.data)) || rename(f->tmp.data, f->out)))
         rc = lk_fail(e, LK_ESYS, "%s: cannot rename: %s", f->out, strerror(errno));
     if (rc && f->made) lk_out_folder_remove(f->tmp.data);

@@ -10,7 +10,11 @@ struct lk_out_folder {
     struct lk_buf tmp; /* its path */
     int made;
 };
-/* Refuses an OUT that exists unless force; it is replaced only when the new one is whole. */
+/* OUT without the slashes at its end: how many bytes, for names beside it. */
+int lk_out_name_len(const char *out);
+/* Refuses an OUT that exists unless force. */
+int lk_out_folder_check(const char *out, int force, struct lk_err *e);
+/* The same refusal; then OUT is replaced only when the new one is whole. */
 int lk_out_folder_begin(struct lk_out_folder *f, const char *out, int force, struct lk_err *e);
 /* rc 0: renames; else removes what was written. Returns rc, or the error of renaming. */
 int lk_out_folder_end(struct lk_out_folder *f, int rc, struct lk_err *e);

@@ -196,7 +196,7 @@ static int weight_read(struct reader *r, const json_t *o, const char *name, stru
     w->scale_dtype = sdt ? lk_dtype_find(sdt) : LK_DT_NONE;
     w->global = (float)global, w->global_div = (uint8_t)div, w->zero_plus1 = (uint8_t)plus;
     int block = lk_fmt_info(w->fmt)->block;
-    if (!w->fmt || w->fmt >= LK_FMT_N_Q4 || !w->n || !w->k || (block && w->k % block) || (w->fmt == LK_FMT_FP8 && (w->block_n < 1 || w->block_k < 1)) ||
+    if (!w->fmt || w->fmt >= LK_FMT_KERNELS || !w->n || !w->k || (block && w->k % block) || (w->fmt == LK_FMT_FP8 && (w->block_n < 1 || w->block_k < 1)) ||
         (w->fmt >= LK_FMT_I8 && w->fmt <= LK_FMT_AWQ4 && w->group < 1))
         return lk_fail(r->e, LK_EINPUT, "%s: tensor %s: expected a format with its sizes, found %s", r->file, name, fmt ? fmt : "none");
     rc = array_get(r, name, ".data", lk_weight_data_bytes(w), &w->data);

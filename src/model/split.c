@@ -46,9 +46,7 @@ static int as_rows(const struct split *s, const struct lk_tensor *t, struct lk_w
 
 static void ranges_of(const struct split *s, const struct lk_tensor *t, const struct lk_weight *w, int rank, struct lk_ranges *r)
 {
-    enum lk_part part = lk__part_of(t->name);
-    int cols = part == LK_PART_O || part == LK_PART_OUT || part == LK_PART_DOWN;
-    lk_shard(&s->dims, part, cols ? w->k : w->n, rank, s->n, r);
+    lk_shard(&s->dims, lk__part_of(t->name), w->n, rank, s->n, r); /* parts cut by columns know their whole */
 }
 
 static int is_used(const struct lk_tensor *t)
@@ -58,7 +56,7 @@ static int is_used(const struct lk_tensor *t)
 
 static int stopped(struct split *s)
 {
-    return s->o->stop && *s->o->stop ? lk_fail(s->e, LK_EINPUT, "convert: interrupted; nothing stands under the final name") : 0;
+    return s->o->stop && *s->o->stop ? lk_fail(s->e, LK_EINPUT, "convert: interrupted; what stood under the final name, or nothing, still does") : 0;
 }
 
 static int tensor_write(struct split *s, struct lk_rank_writer *w, const struct lk_tensor *t, int rank)
@@ -263,11 +261,11 @@ int lk_split(const char *in, const char *out, int n, const struct lk_convert_opt
     if (!o->recipe) return split_folder(in, out, n, o, check_only, e);
     struct lk_buf whole = {0};
     struct lk_convert_opts once = *o;
-    size_t len = strlen(out);
-    while (len > 1 && out[len - 1] == '/') len--;
+    int rc = check_only ? 0 : lk_out_folder_check(out, o->force, e); /* before the work of converting */
+    if (rc) return rc;
     once.verify = 0;
-    if (lk_buf_fmt(&whole, "%.*s.whole-%ld", (int)len, out, (long)getpid())) return lk_fail(e, LK_ENOMEM, "convert: no memory");
-    int rc = lk_convert(in, whole.data, &once, e);
+    if (lk_buf_fmt(&whole, "%.*s.whole-%ld", lk_out_name_len(out), out, (long)getpid())) return lk_fail(e, LK_ENOMEM, "convert: no memory");
+    rc = lk_convert(in, whole.data, &once, e);
     if (!rc) {
         rc = split_folder(whole.data, out, n, o, check_only, e);
         lk_out_folder_remove(whole.data);

@@ -97,8 +97,8 @@ static int take_part(struct binder *b, const struct part *p, struct lk_weight *o
     struct lk_ranges r, c;
     struct lk_model *m = b->m;
     enum lk_part part = p->head ? LK_PART_VOCAB : lk__part_of(p->name);
-    int cols = part == LK_PART_O || part == LK_PART_OUT || part == LK_PART_DOWN, rc = 0;
-    lk_shard(&m->dims, part, cols ? p->k : p->n, m->rank, m->n_ranks, &r);
+    lk_shard(&m->dims, part, p->n, m->rank, m->n_ranks, &r); /* parts cut by columns know their whole */
+    int cols = r.axis, rc = 0;
     int64_t n = t->is_part && !cols ? r.total : p->n, k = t->is_part && cols ? r.total : p->k;
     if (t->w.n != n || t->w.k != k)
         return lk_fail(e, LK_EINPUT,

@@ -29,7 +29,7 @@ struct nfm {
     enum nfm_profile profile;
     struct nfm_tensor t[512];
     int n_t, n_objects;
-    struct lk_buf payload, objects, bindings, uses; /* JSON lists without their brackets */
+    struct lk_buf payload, objects, bindings; /* JSON lists without their brackets */
     int32_t shortlist[4096];
     int n_short;
 };
