@@ -193,7 +193,7 @@ static void pool_put(struct lk_rule_pool *p, struct lk_buf *key, struct lk_gram 
     lk_gram_restart(g);
     pthread_mutex_lock(&p->lock);
     for (int i = 0; i < KEPT; i++)
-        if (!p->kept[i].g || p->kept[i].used < p->kept[at].used) at = p->kept[at].g ? i : at;
+        if (p->kept[i].used < p->kept[at].used) at = i; /* 0 where nothing is kept */
     kept_drop(&p->kept[at]);
     p->kept[at] = (struct kept){*key, g, ++p->uses};
     *key = (struct lk_buf){0};

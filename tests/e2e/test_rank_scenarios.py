@@ -1,6 +1,6 @@
 """What users do to a server of two CPU ranks: twelve scenarios, then follow-ups on a stored prefix, and a soak with clients that leave. After each,
 a small request is answered rightly, no work is left, and the logs of both ranks' records are equal line by line.
-The soak: 30 requests two at a time here, LAOKA_LONG=1: 300."""
+The soak: 30 requests two at a time here, LK_LONG=1: 300."""
 
 import concurrent.futures
 import http.client
@@ -16,7 +16,7 @@ import pytest
 
 from server import Server, sse
 
-LONG = bool(os.environ.get("LAOKA_LONG"))
+LONG = bool(os.environ.get("LK_LONG"))
 OFF = {"chat_template_kwargs": {"enable_thinking": False}}
 SMALL = {"messages": [{"role": "user", "content": 'What does "river" mean?'}], "temperature": 0, "max_tokens": 12, **OFF}
 STORY = {"messages": [{"role": "user", "content": "Tell a long story."}], "temperature": 0.7, "top_p": 0.8, "top_k": 20, "max_tokens": 200, **OFF}

@@ -1,6 +1,6 @@
 """Two CPU ranks behind the server. The kill matrix: each rank x {SIGKILL, SIGSTOP, wrong token, wrong position, a skipped step, zeroed, flipped,
 stale or late all-reduce data} x {load, prefill, decode, verify, idle}. No wrong answer reaches a client, the request in flight ends with a clear
-error, the log names the step, the service is back by itself and the next answer is right. LAOKA_LONG=1 runs all of it, CI a part (< 2 min);
+error, the log names the step, the service is back by itself and the next answer is right. LK_LONG=1 runs all of it, CI a part (< 2 min);
 how long each took goes to the file $LAOKA_MATRIX (10 s is the aim on a quiet machine; a test asserts no time). A blow falls at an exact step: the rank itself deals it (--fault), at a step that a run without faults has shown to be of that phase."""
 
 import concurrent.futures
@@ -14,7 +14,7 @@ import pytest
 
 from server import Server
 
-LONG = bool(os.environ.get("LAOKA_LONG"))
+LONG = bool(os.environ.get("LK_LONG"))
 ASK = {"messages": [{"role": "user", "content": 'What does "river" mean? ' + " ".join(f"w{i}" for i in range(60))}], "temperature": 0,
        "max_tokens": 24, "chat_template_kwargs": {"enable_thinking": False}}
 FLAGS = ["--ctx", "2048", "--devices", "cpu,cpu", "--threads", "1", "--rank-timeout", "2", "--watchdog", "20", "--chunk", "64"]

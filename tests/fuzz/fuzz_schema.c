@@ -1,5 +1,6 @@
 /* JSON schemas from any bytes, as answers and as a tool's parameters; what compiles is walked for a
  * few tokens. */
+#include "../text/byte_vocab.h"
 #include "text/json_schema.h"
 #include "text/pyjson.h"
 
@@ -15,15 +16,8 @@ static struct lk_tokenizer *bytes_only(void)
     struct lk_buf b = {0};
     struct lk_tokenizer *t;
     struct lk_err e = {0};
-    int next = 0;
-    lk_buf_str(&b, "{\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
-    for (int i = 0; i < 256; i++) {
-        int own = (i >= 33 && i <= 126) || (i >= 161 && i <= 172) || i >= 174;
-        lk_buf_fmt(&b, "%s\"\\u%04x\":%d", i ? "," : "", own ? i : 256 + next, i);
-        next += !own;
-    }
-    lk_buf_str(&b, "}},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_"
-                   "regex\":false}}");
+    byte_vocab(&b);
+    lk_buf_str(&b, "}");
     if (lk_tokenizer_open(&t, b.data, b.len, &e)) {
         fprintf(stderr, "%s\n", e.text);
         abort();

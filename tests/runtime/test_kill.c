@@ -1,6 +1,6 @@
 /* Many faults, no hang: a toy model on 2 or 4 CPU ranks (4: one KV head is replicated), led by a forked child; a fault of a random kind at a random step of a random rank.
  * Whatever the child gives out before the end is a prefix of what one device says; child and ranks end in time, each by itself (the
- * stopped ones are continued after everyone's patience). 24 faults here, LAOKA_LONG=1: 500; LK_SEED chooses others. */
+ * stopped ones are continued after everyone's patience). 24 faults here, LK_LONG=1: 500; LK_SEED chooses others. */
 #include "runtime/engine_help.h"
 
 #include "base/log.h"
@@ -71,19 +71,24 @@ static void answer(const struct lk_opts_engine *o, struct shared *s)
     s->done = 1;
 }
 
-static void wake(pid_t child)
+static void children_kill(pid_t parent, int sig)
 {
     char path[64], line[256];
-    kill(child, SIGCONT);
-    snprintf(path, sizeof path, "/proc/%d/task/%d/children", child, child);
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", parent, parent);
     FILE *f = fopen(path, "r");
     if (f && fgets(line, sizeof line, f))
         for (char *p = line, *end; *p; p = end) {
             long pid = strtol(p, &end, 10);
             if (end == p) break;
-            kill((pid_t)pid, SIGCONT);
+            kill((pid_t)pid, sig);
         }
     if (f) fclose(f);
+}
+
+static void wake(pid_t child)
+{
+    kill(child, SIGCONT);
+    children_kill(child, SIGCONT);
 }
 
 /* Ends when the child and, by adoption, every rank it left behind has ended. 0, or -1 for a hang. */
@@ -106,16 +111,7 @@ static int wait_all(pid_t child, int stopped)
 
 static void hang_end(pid_t child)
 {
-    char path[64], line[256];
-    snprintf(path, sizeof path, "/proc/self/task/%d/children", getpid());
-    FILE *f = fopen(path, "r");
-    if (f && fgets(line, sizeof line, f))
-        for (char *p = line, *end; *p; p = end) {
-            long pid = strtol(p, &end, 10);
-            if (end == p) break;
-            kill((pid_t)pid, SIGKILL);
-        }
-    if (f) fclose(f);
+    children_kill(getpid(), SIGKILL);
     kill(child, SIGKILL);
     while (waitpid(-1, NULL, 0) > 0) continue;
 }
@@ -149,7 +145,7 @@ static void no_fault_hangs_or_lies(void **state)
 {
     const char *dir = toy_write(&toys[0]), *seed_text = getenv("LK_SEED");
     uint64_t seed = seed_text ? strtoull(seed_text, NULL, 10) : 1;
-    int count = getenv("LAOKA_LONG") ? 500 : 24, noticed = 0;
+    int count = getenv("LK_LONG") ? 500 : 24, noticed = 0;
     struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(s != MAP_FAILED);
     for (int a = 0; a < ASKS; a++)

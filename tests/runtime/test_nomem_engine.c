@@ -8,6 +8,7 @@
 #include "model/toy.h"
 #include "runtime/folder.h"
 #include "runtime/host.h"
+#include "text/byte_vocab.h"
 #include "text/chat.h"
 
 #include <setjmp.h>
@@ -26,14 +27,8 @@ static void tokenizer_write(const char *dir)
 {
     static const char *const added[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"};
     struct lk_buf b = {0}, p = {0};
-    int next = 0;
-    lk_buf_str(&b, "{\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
-    for (int i = 0; i < 256; i++) {
-        int own = (i >= 33 && i <= 126) || (i >= 161 && i <= 172) || i >= 174;
-        lk_buf_fmt(&b, "%s\"\\u%04x\":%d", i ? "," : "", own ? i : 256 + next, i);
-        next += !own;
-    }
-    lk_buf_str(&b, "}},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false},\"added_tokens\":[");
+    byte_vocab(&b);
+    lk_buf_str(&b, ",\"added_tokens\":[");
     for (int i = 0; i < 5; i++)
         lk_buf_fmt(&b, "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
                    "\"special\":true}", i ? "," : "", 256 + i, added[i]);

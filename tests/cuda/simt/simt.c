@@ -6,35 +6,12 @@
  * others wait for the warp, ends the program with the kernel's name. Captured graphs are lists of what was issued.
  * FAKE_CUDA_FAIL=n: the n-th launch fails (sticky errors). */
 #define _GNU_SOURCE
-#include <stddef.h>
-#include <stdint.h>
+#include "simt_types.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-
-/* the same structs as simt.h has them, in C ----------------------------------------------------------------------------------- */
-struct simt_dim {
-    unsigned x, y, z;
-};
-struct simt_slot {
-    uint32_t u[2];
-    float m[8];
-};
-struct simt_warp {
-    struct simt_slot slot[2][32];
-};
-struct simt_lane {
-    struct simt_dim thread;
-    struct simt_warp *warp;
-    unsigned turn;
-};
-struct simt_kernel {
-    const char *name;
-    void (*call)(void **args);
-    const size_t *sizes;
-    int n_args;
-};
 
 #define EXPORT __attribute__((visibility("default")))
 #define STACK 65536
