@@ -2,6 +2,7 @@
 #include "bench/synthetic.h"
 
 #include "base/buf.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "dev/format.h"
@@ -219,6 +220,10 @@ int lk_synthetic_write(const char *shape, const char *dir, int layers, struct lk
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (!strcmp(shapes[i].name, shape)) w.s = &shapes[i];
     if (!w.s) return lk_fail(e, LK_EUSAGE, "bench synthetic %s: expected %s", shape, lk_synthetic_names);
+    struct lk_buf config = {0};
+    int taken = lk_path_join(&config, dir, "config.json") || lk_file_exists(config.data);
+    lk_buf_free(&config);
+    if (taken) return lk_fail(e, LK_EINPUT, "%s: holds a model already; give a folder that does not", dir);
     w.layers = layers > 0 && layers < w.s->layers ? layers : w.s->layers;
     if (mkdir(dir, 0755) && errno != EEXIST) return lk_fail(e, LK_EINPUT, "%s: cannot make the folder: %s", dir, strerror(errno));
     int rc = blocks_make(&w, e);

@@ -168,18 +168,17 @@ static double column_at(const struct lk_cell *c, int i)
     return *(const double *)((const char *)c + columns[i].at);
 }
 
-static int column_used(const struct lk_table *t, int i)
+static void columns_used(const struct lk_table *t, int used[COLUMNS])
 {
-    for (int k = 0; k < t->n; k++)
-        if (column_at(&t->cells[k], i) >= 0) return 1;
-    return 0;
+    for (int i = 0; i < COLUMNS; i++)
+        for (int k = used[i] = 0; k < t->n && !used[i]; k++) used[i] = column_at(&t->cells[k], i) >= 0;
 }
 
-static void row_put(const struct lk_table *t, const struct lk_cell *c, struct lk_buf *b)
+static void row_put(const int used[COLUMNS], const struct lk_cell *c, struct lk_buf *b)
 {
     lk_buf_fmt(b, "| %s | %s | %s | ", c->size, c->kind, c->run);
     for (int i = 0; i < COLUMNS; i++) {
-        if (!column_used(t, i)) continue;
+        if (!used[i]) continue;
         number_put(b, column_at(c, i), columns[i].digits, "–");
         lk_buf_str(b, " | ");
     }
@@ -188,7 +187,7 @@ static void row_put(const struct lk_table *t, const struct lk_cell *c, struct lk
 }
 
 /* The robust row of a size and kind: mean, least and most over its seed runs. */
-static void spread_put(const struct lk_table *t, const struct lk_cell *first, struct lk_buf *b)
+static void spread_put(const struct lk_table *t, const int used[COLUMNS], const struct lk_cell *first, struct lk_buf *b)
 {
     double v[64];
     int n = 0;
@@ -203,7 +202,7 @@ static void spread_put(const struct lk_table *t, const struct lk_cell *first, st
     for (int i = 0; i < COLUMNS; i++) {
         if (i == TPS)
             lk_buf_fmt(b, " **%.1f** (%.1f–%.1f) |", s.mean, s.min, s.max);
-        else if (column_used(t, i))
+        else if (used[i])
             lk_buf_str(b, " |");
     }
     lk_buf_str(b, " |\n");
@@ -234,6 +233,8 @@ int lk_table_markdown(const struct lk_table *t, struct lk_buf *b)
 {
     const char *key;
     json_t *v;
+    int used[COLUMNS];
+    columns_used(t, used);
     json_object_foreach(t->head, key, v)
     {
         if (json_is_array(v)) continue; /* families: below */
@@ -243,15 +244,15 @@ int lk_table_markdown(const struct lk_table *t, struct lk_buf *b)
     }
     lk_buf_str(b, "\n| size | kind | run |");
     for (int i = 0; i < COLUMNS; i++)
-        if (column_used(t, i)) lk_buf_fmt(b, " %s |", columns[i].title);
+        if (used[i]) lk_buf_fmt(b, " %s |", columns[i].title);
     lk_buf_str(b, " note |\n|---|---|---|");
     for (int i = 0; i < COLUMNS; i++)
-        if (column_used(t, i)) lk_buf_str(b, "---|");
+        if (used[i]) lk_buf_str(b, "---|");
     lk_buf_str(b, "---|\n");
     for (int i = 0; i < t->n; i++) {
-        row_put(t, &t->cells[i], b);
+        row_put(used, &t->cells[i], b);
         int last = i + 1 == t->n || strcmp(t->cells[i + 1].size, t->cells[i].size) || strcmp(t->cells[i + 1].kind, t->cells[i].kind);
-        if (last) spread_put(t, &t->cells[i], b);
+        if (last) spread_put(t, used, &t->cells[i], b);
     }
     families_put(t, b);
     return b->failed ? LK_ENOMEM : 0;

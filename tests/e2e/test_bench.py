@@ -113,6 +113,9 @@ def test_a_synthetic_model_runs(tmp_path):
     assert r.returncode == 0, r.stderr
     assert [c["kind"] for c in json.loads((tmp_path / "r" / "results.json").read_text())["cells"]] == ["plain", "draft3"]
     assert bench("synthetic", "tiny").returncode == 2 and bench("synthetic", "9b", m).returncode == 2
+    before = (tmp_path / "m" / "config.json").read_bytes()
+    r = bench("synthetic", "tiny", m)
+    assert r.returncode == 1 and "holds a model already" in r.stderr and (tmp_path / "m" / "config.json").read_bytes() == before
     assert bench("synthetic", "tiny", "/proc/nowhere").returncode == 1
 
 
