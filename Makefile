@@ -51,6 +51,7 @@ bench: all ## speed of decode and prefill, with the bandwidth beside it
 	@tools/bench $(BUILD)
 
 format: ## clang-format over C and CUDA sources
+	@tools/setup format
 	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
 
 clean: ## remove build folders
