@@ -15,7 +15,7 @@
 
 /* NATURAL: as stored. QUADS: 32 bytes, then 32 more. SPLIT32: two runs of 16 bytes that hold 32
  * columns each. PAIRS: 32 bytes, even columns low. */
-enum perm { PERM_NATURAL, PERM_QUADS, PERM_SPLIT32, PERM_PAIRS, PERM_COUNT };
+enum perm { PERM_NATURAL, PERM_QUADS, PERM_SPLIT32, PERM_PAIRS };
 
 enum lut { LUT_E2M1, LUT_Q4, LUT_IQ4, LUT_COUNT };
 

@@ -169,11 +169,6 @@ CPU_INLINE vf vf_u8(const void *p)
 {
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p)));
 }
-CPU_INLINE vf vf_e4m3_256(const void *p)
-{
-    __m128i h = _mm_unpacklo_epi8(_mm_setzero_si128(), _mm_loadl_epi64(p));
-    return _mm256_cvtph_ps(_mm_and_si128(_mm_srai_epi16(h, 1), _mm_set1_epi16((short)0xbfff)));
-}
 CPU_INLINE __m128 vf_half(vf a)
 {
     return _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));

@@ -115,11 +115,6 @@ static void issue_d2h(struct rig *r, size_t n)
     cu_bad(r->d, r->d->drv->copy_d2h(r->host, (CUdeviceptr)(uintptr_t)r->x, n, r->d->stream), "copy");
 }
 
-static void issue_d2d(struct rig *r, size_t n)
-{
-    cu_bad(r->d, r->d->drv->copy_d2d((CUdeviceptr)(uintptr_t)r->y, (CUdeviceptr)(uintptr_t)r->x, n, r->d->stream), "copy");
-}
-
 static double graph_node_us(struct rig *r)
 {
     struct lk_dev *dev = &r->d->dev;
@@ -189,7 +184,7 @@ static void links_measure(struct rig *r, struct lk_gpu_measure *m)
         m->d2h[i].us = timed(r, issue_d2h, n, times) * 1e3;
         r->d->dev.sync(&r->d->dev, &e);
         m->h2d[i].ok = m->d2h[i].ok = pattern_right(r->host, n, (uint64_t)i + 1);
-        m->d2d[i].us = timed(r, issue_d2d, n, times) * 1e3;
+        m->d2d[i].us = timed(r, issue_copy, n, times) * 1e3;
         memset(r->host, 0, n);
         cu_bad(r->d, r->d->drv->copy_d2h(r->host, (CUdeviceptr)(uintptr_t)r->y, n, r->d->stream), "copy");
         r->d->dev.sync(&r->d->dev, &e);

@@ -23,7 +23,7 @@ static const struct command commands[] = {
      "the token ids of a text, or of a conversation as the model's template renders it"},
     {"inspect", LK_CMD_INSPECT, cmd_inspect, "[MODEL]", "what a model holds, and what running it will need"},
     {"convert", LK_CMD_CONVERT, cmd_convert, "IN OUT", "write a model in other formats, as a Hugging Face folder"},
-    {"bench", LK_CMD_BENCH, cmd_bench, "matrix | users | tp | compare A B", "measure a server, ours or another, and check that numbers can be true"},
+    {"bench", LK_CMD_BENCH, cmd_bench, "matrix | users | rounds | ops | tp | compare A B | synthetic SHAPE DIR", "measure a server, ours or another, and check that numbers can be true"},
     {"probe", LK_CMD_PROBE, cmd_probe, "[-m MODEL]", "what this machine can do, and for a model"},
     {"follower", LK_CMD_FOLLOWER, cmd_follower, "", NULL},
     {"serve", LK_CMD_SERVE, cmd_serve, "[-m MODEL]", "an HTTP server: OpenAI and Anthropic APIs, and a chat page"},
