@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef uint64_t vec __attribute__((vector_size(32)));
 
@@ -71,10 +72,21 @@ static double pass_median(struct lk_pool *pool, int parts, lk_pool_fn fn, struct
     return t[repeat / 2];
 }
 
+/* A quarter GB, or twice the last cache: on a host with 300 MB of it a quarter GB mostly stays there. Passes of a few milliseconds would time how
+ * threads wake up, so each thread gets 32 MB at least. */
+static size_t bytes_enough(int parts)
+{
+    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    size_t n = (size_t)256 << 20, own = (size_t)parts << 25;
+    if (cache > 0 && 2 * (size_t)cache > n) n = 2 * (size_t)cache;
+    if (own > n) n = own;
+    return n < (size_t)1 << 30 ? n : (size_t)1 << 30;
+}
+
 int lk_bandwidth_measure(struct lk_pool *pool, size_t bytes, int repeat, struct lk_bandwidth *out)
 {
     int parts = lk_pool_threads(pool), rc = LK_ENOMEM;
-    size_t each = (bytes ? bytes : (size_t)256 << 20) / (size_t)parts / 4096 * 4096 + 4096, all = (size_t)parts * each;
+    size_t each = (bytes ? bytes : bytes_enough(parts)) / (size_t)parts / 4096 * 4096 + 4096, all = (size_t)parts * each;
     struct pass p = {lk_aligned(all), lk_aligned(all), each, lk_calloc((size_t)parts, sizeof *p.sums)};
     if (p.a && p.b && p.sums) {
         lk_pool_run(pool, parts, part_fill, &p);
