@@ -13,6 +13,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#ifdef __SANITIZE_ADDRESS__
+#define PATIENCE 1200.0 /* seconds for an event: a sanitized step is fifty times as slow, and the machine may be busy */
+#else
+#define PATIENCE 120.0
+#endif
 #define MASTER LK_SHARED_DIR "/demo-model"
 #define BUNDLED LK_SOURCE_DIR "/models/demo"
 
@@ -65,7 +70,7 @@ static inline void run_all(struct lk_engine *e, const uint64_t *ids, struct resu
     for (int i = 0; i < n; i++) left += ids[i] != 0;
     while (left > 0) {
         struct lk_event ev;
-        if (lk_engine_next(e, &ev, 120) != 1) {
+        if (lk_engine_next(e, &ev, PATIENCE) != 1) {
             printf("no event within 120 s\n");
             return;
         }

@@ -101,10 +101,10 @@ static void cancel_and_deadline(void **state)
     struct lk_request r = {.ids = ids, .n_ids = 8, .draft = -2};
     lk_sampling_init(&r.sampling);
     uint64_t id = lk_engine_submit(e, &r, &err);
-    do assert_int_equal(lk_engine_next(e, &ev, 60), 1);
+    do assert_int_equal(lk_engine_next(e, &ev, PATIENCE), 1);
     while (ev.kind != LK_EV_TOKENS);
     lk_engine_cancel(e, id);
-    do assert_int_equal(lk_engine_next(e, &ev, 60), 1);
+    do assert_int_equal(lk_engine_next(e, &ev, PATIENCE), 1);
     while (ev.kind != LK_EV_DONE);
     assert_int_equal(ev.finish, LK_FIN_CANCEL);
     r.deadline = 0.05;
@@ -143,7 +143,7 @@ static void long_prompt_holds_one_chunk(void **state)
     lk_sampling_init(&big.sampling);
     uint64_t a = lk_engine_submit(e, &small, &err), b = 0;
     double last = 0, gap = 0, first = 0, end = 0;
-    for (struct lk_event ev; ends < 2 && lk_engine_next(e, &ev, 120) == 1;) {
+    for (struct lk_event ev; ends < 2 && lk_engine_next(e, &ev, PATIENCE) == 1;) {
         double now = lk_clock();
         if (ev.id == a && ev.kind == LK_EV_TOKENS) {
             if (!b) {

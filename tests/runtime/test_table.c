@@ -86,7 +86,7 @@ static void base_make(struct lk_engine *e, struct base *b, struct lk_request r, 
     if (!id) fail_msg("%s", err.text);
     b->n = 0;
     for (struct lk_event ev;;) {
-        assert_int_equal(lk_engine_next(e, &ev, 120), 1);
+        assert_int_equal(lk_engine_next(e, &ev, PATIENCE), 1);
         for (int i = 0; ev.kind == LK_EV_TOKENS && i < ev.n_tokens; i++) {
             b->ids[b->n] = ev.tokens[i];
             b->gap[b->n++] = ev.logprobs[i].top_lp[0] - ev.logprobs[i].top_lp[1];
