@@ -16,6 +16,8 @@ struct lk_map {
 /* Read-only private map; the file is closed again. Errors name the path. */
 int lk_map_open(struct lk_map *m, const char *path, struct lk_err *e);
 void lk_map_close(struct lk_map *m);
+/* The system brings this much of a mapped file with a byte that is read (Linux: fault_around_bytes). */
+#define LK_FILE_AROUND ((size_t)65536)
 /* Lets the pages of [at, at + n) of the mapping go: they count no longer as this process's memory and come back when touched. */
 void lk_map_forget(const struct lk_map *m, const void *at, size_t n);
 

@@ -2,9 +2,11 @@
  * one thread does not starve the worker pool. */
 #include "base/mem.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static _Thread_local int64_t mem_fail_left; /* 0: off */
 static _Thread_local int64_t mem_counted;
@@ -105,6 +107,17 @@ int lk_mem_guard_pause(void)
 void lk_mem_guard_resume(int depth)
 {
     mem_depth = depth;
+}
+
+size_t lk_mem_resident(void)
+{
+    size_t all, resident;
+    malloc_trim(0);
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (!f) return 0;
+    int n = fscanf(f, "%zu %zu", &all, &resident);
+    fclose(f);
+    return n == 2 ? resident * (size_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
 int lk_mul_size(size_t a, size_t b, size_t *out)

@@ -28,6 +28,9 @@ void lk_mem_guard_end(void);
 int lk_mem_guard_pause(void);
 void lk_mem_guard_resume(int depth);
 
+/* Bytes of this process in memory now, mapped files included, freed blocks given back first; 0: the system does not say. */
+size_t lk_mem_resident(void);
+
 /* Checked products: 0 and *out set, or -1 when the result does not fit. */
 int lk_mul_size(size_t a, size_t b, size_t *out);
 int lk_add_size(size_t a, size_t b, size_t *out);

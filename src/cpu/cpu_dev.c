@@ -70,6 +70,7 @@ static void cpu_info(struct lk_dev *d, struct lk_dev_info *out)
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "cpu (%d thread%s, %s)", c->threads,
              c->threads == 1 ? "" : "s", c->isa);
+    out->work = c->row.bytes + c->work.bytes + c->worker.bytes;
     if (sysinfo(&si)) return;
     out->mem_total = (size_t)si.totalram * si.mem_unit;
     out->mem_free = (size_t)(si.freeram + si.bufferram) * si.mem_unit;

@@ -18,7 +18,7 @@ enum {
         32, /* queries a task: a page of keys and one of values are 128 KB decoded, shared by all */
     SPLIT = 512, /* positions a cut: 8 pages */
 };
-#define ATTN_PARTIAL_BYTES                                                                         \
+#define ATTN_PARTIAL_MOST                                                                          \
     ((size_t)64 << 20) /* cuts shared by threads: 4 kv heads at 250,000 positions */
 
 struct attn_part { /* result of some keys for some queries */
@@ -439,24 +439,38 @@ static size_t attn_q_bytes(int rows, int n_q)
     return ((size_t)rows * (size_t)n_q * LK_HEAD * sizeof(float) + 63) / 64 * 64;
 }
 
-static size_t attn_work_bytes(const struct lk_dev_need *n)
+/* Threads share the cuts of fewer than two tasks a thread; more tasks keep them busy as they are. */
+static int attn_shares(int tasks, int threads)
 {
-    return attn_q_bytes(n->max_rows, n->n_q) + ATTN_PARTIAL_BYTES;
+    return tasks < 2 * threads;
+}
+
+/* The most bytes of shared cuts: tasks come in whole sets of kv heads. */
+static size_t attn_partial_bytes(const struct lk_dev_need *n, int threads)
+{
+    size_t tasks = (size_t)((2 * threads - 1) / n->n_kv * n->n_kv), splits = (size_t)n->max_ctx / SPLIT + 1;
+    size_t bytes = tasks * splits * sizeof(struct attn_part);
+    return !n->max_ctx || bytes > ATTN_PARTIAL_MOST ? ATTN_PARTIAL_MOST : bytes;
+}
+
+static size_t attn_work_bytes(const struct lk_dev_need *n, int threads)
+{
+    int rows = (2 * threads - 1) / n->n_kv * (MAX_Q / (n->n_q / n->n_kv)); /* more rows are too many tasks */
+    size_t all = attn_q_bytes(n->max_rows, n->n_q);
+    size_t few = attn_q_bytes(rows < n->max_rows ? rows : n->max_rows, n->n_q) + attn_partial_bytes(n, threads);
+    return all > few ? all : few;
 }
 
 static void k_attn(struct lk_dev *d, const struct lk_attn_args *a)
 {
     const struct lk_batch *b = a->b;
     struct attn_run r = {.c = cpu_of(d), .a = a, .group = a->n_q / a->n_kv};
-    r.q = cpu_work(r.c, attn_q_bytes(b->n_rows, a->n_q) + ATTN_PARTIAL_BYTES, "attn");
-    if (!r.q || r.group > MAX_Q || r.c->worker_bytes < sizeof(struct attn_scratch)) {
+    if (r.group > MAX_Q || r.c->worker_bytes < sizeof(struct attn_scratch)) {
         lk_fail(&r.c->err, LK_EDEVICE, "cpu: op attn with %d heads a kv head, at most %d", r.group,
                 MAX_Q);
         return;
     }
-    r.cuts = (void *)((char *)r.q + attn_q_bytes(b->n_rows, a->n_q));
     r.rows = MAX_Q / r.group;
-    lk_pool_run(r.c->pool, b->n_rows, attn_ready, &r);
     int tasks = 0;
     for (int l = 0; l < b->n_lanes; l++) {
         const struct lk_lane *n = b->lanes + l;
@@ -464,9 +478,15 @@ static void k_attn(struct lk_dev *d, const struct lk_attn_args *a)
         int split = n->rows > 0 ? (n->pos0 + n->rows - 1) / SPLIT + 1 : 0;
         if (split > r.n_split) r.n_split = split;
     }
-    size_t shared = (size_t)tasks * (size_t)r.n_split;
-    if (r.n_split > 1 && tasks < 2 * r.c->threads &&
-        shared <= ATTN_PARTIAL_BYTES / sizeof(struct attn_part)) {
+    size_t shared = (size_t)tasks * (size_t)r.n_split, q = attn_q_bytes(b->n_rows, a->n_q);
+    if (r.n_split < 2 || !attn_shares(tasks, r.c->threads) ||
+        shared > attn_partial_bytes(&r.c->need, r.c->threads) / sizeof(struct attn_part))
+        shared = 0;
+    r.q = cpu_work(r.c, q + shared * sizeof(struct attn_part), "attn");
+    if (!r.q) return;
+    r.cuts = (void *)((char *)r.q + q);
+    lk_pool_run(r.c->pool, b->n_rows, attn_ready, &r);
+    if (shared) {
         lk_pool_run(r.c->pool, (int)shared, attn_shared, &r);
         lk_pool_run(r.c->pool, tasks, attn_join, &r);
     } else {

@@ -37,7 +37,7 @@ static size_t k_most(size_t a, size_t b)
 
 static size_t k_work(const struct lk_dev_need *n, int threads)
 {
-    size_t bytes = k_most(attn_work_bytes(n), gdn_work_bytes(n->max_rows, n->hk, n->hv));
+    size_t bytes = k_most(attn_work_bytes(n, threads), gdn_work_bytes(n->max_rows, n->hk, n->hv));
     return k_most(bytes, top_work_bytes(n->vocab));
 }
 

@@ -31,12 +31,14 @@ enum lk_mat_kind {
 struct lk_dev_need {
     int hidden, inter, n_q, n_kv, head_dim, rope_dim, hk, hv, gdn_dim, conv_k, vocab;
     int max_rows, max_lanes;
+    int max_ctx; /* positions of a lane; 0: any number */
 };
 
 struct lk_dev_info {
     char name[96];      /* "cpu (2 threads, avx2)", "NVIDIA H200, sm_90" */
     int is_cuda, index;
     size_t mem_total, mem_free; /* bytes, now */
+    size_t work;        /* host bytes that check and mat_load reserved for the ops */
 };
 
 struct lk_dev {

@@ -29,6 +29,7 @@ void lk_forecast_make(struct lk_forecast *f, const struct lk_artifact *a, enum l
         else
             f->step += b;
     }
+    if (lk_artifact_ranks(a)) f->replicated = f->weights;
     if (c->tied) head = embed;
     f->step += head;
     if (f->mtp > 0) f->mtp += draft_head > 0 ? draft_head : head;

@@ -16,7 +16,7 @@ struct lk_forecast {
     double weights;      /* all text tensors, as stored */
     double step;         /* read by one decode step: layers, final norm, head; no embedding table */
     double mtp;          /* read by one draft pass: MTP layer and draft head (the shortlist when there is one); 0 without MTP */
-    double replicated;   /* of `weights`: what every rank holds whole (embedding, norms) */
+    double replicated;   /* of `weights`: what every rank holds whole (embedding, norms); of a rank file all, it is cut already */
     double kv_token;     /* KV of one token over the full-attention layers */
     double kv_token_mtp; /* and in the MTP layer */
     double gdn;          /* recurrent and convolution state of one sequence */

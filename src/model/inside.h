@@ -118,8 +118,11 @@ static inline int lk_conv_channels(const struct lk_shard_dims *d)
 enum lk_part lk__part_of(const char *name);
 /* weights.c */
 int lk__weights_bind(struct lk_model *m, const struct lk_artifact *a, struct lk_err *e);
+/* Walks as bind does, but reads no weight: every tensor is looked up, checked and counted. m's mats know their bytes afterwards and must not be used. */
+int lk__weights_count(struct lk_model *m, const struct lk_artifact *a, struct lk_model_need *need, struct lk_err *e);
 void lk__weights_free(struct lk_model *m);
 /* step.c: the pieces that step and MTP share */
+size_t lk__ctl_words(const struct lk_model *m);
 int lk__ctl_open(struct lk_model *m, struct ctl *c, struct lk_err *e);
 int lk__ctl_fill(struct lk_model *m, const struct lk_state *s, struct ctl *c, const struct lk_step *st,
                  const int32_t *hidden_rows, struct lk_err *e);

@@ -27,45 +27,71 @@ static int max_int(int a, int b)
     return a > b ? a : b;
 }
 
-static void *take(struct lk_model *m, size_t n, size_t each, const char *what, int *failed)
+/* One buffer of a step: where it is kept and how large. */
+struct room {
+    void *at; /* of a field that holds a pointer to the device; NULL: host memory, taken by open_buffers itself */
+    size_t n, each;
+    const char *what;
+};
+enum { MAX_ROOMS = 24 };
+
+static size_t host_words(const struct lk_model *m)
 {
-    size_t bytes;
-    void *p = NULL;
-    if (!lk_mul_size(n, each, &bytes)) p = m->dev->alloc(m->dev, bytes, what);
-    if (!p) *failed = 1;
-    return p;
+    return (size_t)m->o.max_logit_rows * (2 * LK_TOPK_MAX + 1) * (size_t)(m->n_ranks + 1) + 4 * LK_EDITS_MAX;
 }
 
-static int open_buffers(struct lk_model *m, struct lk_err *e)
+static size_t row_parts(const struct lk_model *m)
+{
+    return m->n_ranks > 1 || m->w.draft_head ? ((size_t)m->n_ranks + 1) * (size_t)m->head_ld : 0;
+}
+
+/* Every buffer a step will ever use: what is opened, and what lk_model_need counts. Returns how many. */
+static int rooms(struct lk_model *m, struct room r[MAX_ROOMS])
 {
     size_t rows = (size_t)m->o.max_rows, lr = (size_t)m->o.max_logit_rows, h = (size_t)m->shape.hidden;
     size_t act = m->dev->act_bytes;
-    int fail = 0, attn = m->local.n_q * LK_HEAD, gdn = m->local.hv * m->local.gdn_dim;
+    int n = 0, attn = m->local.n_q * LK_HEAD, gdn = m->local.hv * m->local.gdn_dim;
     int ld = max_int((m->local.n_q * 2 + m->local.n_kv * 2) * LK_HEAD,
                      lk_conv_channels(&m->local) + gdn + 2 * m->local.hv);
     int mid = max_int(max_int(attn, gdn), (int)m->local.inter);
     m->proj_ld = max_int(ld, 2 * m->shape.hidden); /* MTP lays [embedding | hidden] there */
-    m->x = take(m, rows * h, 4, "residual", &fail);
-    m->hidden = take(m, rows * h, 4, "final hidden", &fail);
-    m->h = take(m, rows * h, act, "normed input", &fail);
-    m->proj = take(m, rows * (size_t)m->proj_ld, 4, "projections", &fail);
-    m->mid = take(m, rows * (size_t)max_int(mid, 2 * m->shape.hidden), act, "mixer output", &fail);
-    if (m->n_ranks > 1) m->part = take(m, rows * h, 4, "partial sums", &fail);
-    if (m->shape.mtp) m->mtp_hidden = take(m, rows * h, 4, "draft hidden", &fail);
-    m->head_x = take(m, lr * h, 4, "head input", &fail);
-    m->head_h = take(m, lr * h, act, "head input", &fail);
-    m->logits = take(m, lr * (size_t)m->head_ld, 4, "logits", &fail);
-    m->arg_ids = take(m, 2 * lr, 4, "greedy ids", &fail);
-    m->top_ids = take(m, lr * LK_TOPK_MAX, 4, "candidate ids", &fail);
-    m->top_vals = take(m, lr * LK_TOPK_MAX, 4, "candidate values", &fail);
-    m->top_lse = take(m, lr, 4, "candidate sums", &fail);
-    m->edit_ids = take(m, 2 * LK_EDITS_MAX, 4, "edit ids", &fail);
-    m->edit_vals = take(m, 2 * LK_EDITS_MAX, 4, "edit values", &fail);
-    size_t words = lr * (2 * LK_TOPK_MAX + 1) * (size_t)(m->n_ranks + 1) + 4 * LK_EDITS_MAX;
-    int gathers = m->n_ranks > 1 || m->w.draft_head;
-    m->host = lk_calloc(words, sizeof *m->host);
-    if (gathers) m->row_parts = lk_calloc((size_t)m->n_ranks + 1, (size_t)m->head_ld * 4);
-    if (fail || !m->host || (gathers && !m->row_parts))
+    r[n++] = (struct room){&m->x, rows * h, 4, "residual"};
+    r[n++] = (struct room){&m->hidden, rows * h, 4, "final hidden"};
+    r[n++] = (struct room){&m->h, rows * h, act, "normed input"};
+    r[n++] = (struct room){&m->proj, rows * (size_t)m->proj_ld, 4, "projections"};
+    r[n++] = (struct room){&m->mid, rows * (size_t)max_int(mid, 2 * m->shape.hidden), act, "mixer output"};
+    if (m->n_ranks > 1) r[n++] = (struct room){&m->part, rows * h, 4, "partial sums"};
+    if (m->shape.mtp) r[n++] = (struct room){&m->mtp_hidden, rows * h, 4, "draft hidden"};
+    r[n++] = (struct room){&m->head_x, lr * h, 4, "head input"};
+    r[n++] = (struct room){&m->head_h, lr * h, act, "head input"};
+    r[n++] = (struct room){&m->logits, lr * (size_t)m->head_ld, 4, "logits"};
+    r[n++] = (struct room){&m->arg_ids, 2 * lr, 4, "greedy ids"};
+    r[n++] = (struct room){&m->top_ids, lr * LK_TOPK_MAX, 4, "candidate ids"};
+    r[n++] = (struct room){&m->top_vals, lr * LK_TOPK_MAX, 4, "candidate values"};
+    r[n++] = (struct room){&m->top_lse, lr, 4, "candidate sums"};
+    r[n++] = (struct room){&m->edit_ids, 2 * LK_EDITS_MAX, 4, "edit ids"};
+    r[n++] = (struct room){&m->edit_vals, 2 * LK_EDITS_MAX, 4, "edit values"};
+    r[n++] = (struct room){NULL, host_words(m), 4, "candidates of all ranks"};
+    r[n++] = (struct room){NULL, row_parts(m), 4, "rows of all ranks"};
+    r[n++] = (struct room){NULL, lk__ctl_words(m), 4 * 4, "integers of a step"}; /* of steps and drafts, host and device */
+    return n;
+}
+
+static int open_buffers(struct lk_model *m, struct lk_err *e)
+{
+    struct room r[MAX_ROOMS];
+    int n = rooms(m, r), fail = 0;
+    for (int i = 0; i < n; i++) {
+        size_t bytes;
+        void *p = NULL;
+        if (!r[i].at) continue;
+        if (!lk_mul_size(r[i].n, r[i].each, &bytes)) p = m->dev->alloc(m->dev, bytes, r[i].what);
+        memcpy(r[i].at, &p, sizeof p); /* fields of several pointer types */
+        fail |= !p;
+    }
+    m->host = lk_calloc(host_words(m), sizeof *m->host);
+    if (row_parts(m)) m->row_parts = lk_calloc(row_parts(m), sizeof *m->row_parts);
+    if (fail || !m->host || (row_parts(m) && !m->row_parts))
         return lk_fail(e, LK_ENOMEM, "no memory for the buffers of a step of %d rows; use a smaller --chunk",
                        m->o.max_rows);
     int rc = lk__ctl_open(m, &m->main, e);
@@ -80,6 +106,7 @@ static int check_device(struct lk_model *m, struct lk_err *e)
         .head_dim = s->head_dim, .rope_dim = s->rope_dim, .hk = m->local.hk, .hv = m->local.hv,
         .gdn_dim = s->gdn_dim, .conv_k = s->conv_k, .vocab = s->vocab, .max_rows = m->o.max_rows,
         .max_lanes = m->o.max_lanes,
+        .max_ctx = m->o.max_pages < s->max_ctx / LK_PAGE ? m->o.max_pages * LK_PAGE : s->max_ctx,
     };
     return m->dev->check(m->dev, &need, e);
 }
@@ -94,7 +121,8 @@ static int check_used(struct lk_model *m, struct lk_err *e)
                    m->o.vocab_used);
 }
 
-static int open_all(struct lk_model *m, const struct lk_artifact *a, struct lk_err *e)
+/* Everything before the first weight: sizes, shares, the device's consent. */
+static int prepare(struct lk_model *m, const struct lk_artifact *a, struct lk_err *e)
 {
     if (lk_artifact_ranks(a) && lk_artifact_ranks(a) != m->n_ranks)
         return lk_fail(e, LK_EINPUT, "%s: rank files for %d devices, found %d; name that many with --devices", lk_artifact_path(a),
@@ -112,9 +140,24 @@ static int open_all(struct lk_model *m, const struct lk_artifact *a, struct lk_e
     lk_shard_local(&m->dims, 0, m->n_ranks, &first);
     m->head_ld = (int)first.vocab;
     rc = check_used(m, e);
-    if (!rc) rc = check_device(m, e);
-    if (!rc) rc = lk__weights_bind(m, a, e);
-    return rc ? rc : open_buffers(m, e);
+    return rc ? rc : check_device(m, e);
+}
+
+int lk_model_need(struct lk_model_need *out, const struct lk_artifact *a, struct lk_dev *d, const struct lk_model_opts *o,
+                  int rank, int n_ranks, struct lk_err *e)
+{
+    struct room r[MAX_ROOMS];
+    *out = (struct lk_model_need){0};
+    int rc = check_opts(o, e);
+    if (rc) return rc;
+    struct lk_model *m = lk_calloc(1, sizeof *m);
+    if (!m) return lk_fail(e, LK_ENOMEM, "no memory for a model");
+    m->dev = d, m->o = *o, m->rank = rank, m->n_ranks = n_ranks > 1 ? n_ranks : 1;
+    rc = prepare(m, a, e);
+    if (!rc) rc = lk__weights_count(m, a, out, e);
+    for (int i = rc ? 0 : rooms(m, r); i > 0; i--) out->step += r[i - 1].n * r[i - 1].each;
+    lk_model_close(m);
+    return rc;
 }
 
 int lk_model_open(struct lk_model **out, const struct lk_artifact *a, struct lk_dev *d,
@@ -127,7 +170,9 @@ int lk_model_open(struct lk_model **out, const struct lk_artifact *a, struct lk_
     m->dev = d, m->o = *o, m->comm = o->comm;
     m->n_ranks = o->comm && o->comm->n > 1 ? o->comm->n : 1;
     m->rank = m->n_ranks > 1 ? o->comm->rank : 0;
-    rc = open_all(m, a, e);
+    rc = prepare(m, a, e);
+    if (!rc) rc = lk__weights_bind(m, a, e);
+    if (!rc) rc = open_buffers(m, e);
     if (rc) {
         lk_model_close(m);
         return rc;

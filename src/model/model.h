@@ -29,6 +29,17 @@ struct lk_model_opts {
     struct lk_comm *comm;
 };
 
+/* What a model takes of the host's memory on one rank, from the same walk and the same list of buffers as lk_model_open; reads no weight. */
+struct lk_model_need {
+    size_t mapped;           /* weights used where the file lies in memory: resident once a step has read them */
+    size_t copied;           /* weights that are laid out anew or cut for the rank, small tensors as f32: resident after loading */
+    size_t embed, embed_row; /* mapped embedding table of which a step reads rows only, and one row; 0: copied, or counted as the head */
+    size_t step;             /* buffers of a step of max_rows rows */
+};
+/* o->comm is not used: rank of n_ranks. d: a CPU; check reserves its work memory (lk_dev_info.work). */
+int lk_model_need(struct lk_model_need *out, const struct lk_artifact *a, struct lk_dev *d, const struct lk_model_opts *o,
+                  int rank, int n_ranks, struct lk_err *e);
+
 /* The artifact must outlive the model on the CPU (weights are used in place). */
 int lk_model_open(struct lk_model **out, const struct lk_artifact *a, struct lk_dev *d, const struct lk_model_opts *o,
                   struct lk_err *e);

@@ -84,6 +84,13 @@ void lk_state_sizes(const struct lk_shape *s, const struct lk_state_opts *o, siz
     *slot_bytes = (size_t)s->n_gdn * 4 * ((size_t)local.hv * dim * dim + 3 * (size_t)lk_conv_channels(&local));
 }
 
+size_t lk_state_record_bytes(const struct lk_shape *s, const struct lk_state_opts *o)
+{
+    struct lk_shard_dims dims = lk_shape_dims(s), local;
+    lk_shard_local(&dims, o->rank, o->n_ranks > 1 ? o->n_ranks : 1, &local);
+    return (size_t)s->n_gdn * lk_gdn_record_bytes(local.hk, local.hv) * (size_t)o->max_record_rows;
+}
+
 int lk_state_open(struct lk_state **out, struct lk_dev *d, const struct lk_shape *s,
                   const struct lk_state_opts *o, struct lk_err *e)
 {

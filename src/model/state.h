@@ -23,8 +23,9 @@ struct lk_state_opts {
     int no_mtp;
     uint64_t model_id; /* lk_artifact_identity: goes into the signature */
 };
-/* Bytes of one page and one slot on one rank, for sizing before anything is allocated. */
+/* Bytes of one page and one slot on one rank, and of the record of a verify step, for sizing before anything is allocated. */
 void lk_state_sizes(const struct lk_shape *s, const struct lk_state_opts *o, size_t *page_bytes, size_t *slot_bytes);
+size_t lk_state_record_bytes(const struct lk_shape *s, const struct lk_state_opts *o);
 int lk_state_open(struct lk_state **out, struct lk_dev *d, const struct lk_shape *s, const struct lk_state_opts *o, struct lk_err *e);
 void lk_state_close(struct lk_state *s);
 

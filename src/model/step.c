@@ -30,9 +30,14 @@ static struct layout ctl_layout(const struct lk_model *m, int rows)
     return l;
 }
 
+size_t lk__ctl_words(const struct lk_model *m)
+{
+    return ctl_layout(m, m->o.max_rows).pages + (size_t)m->o.max_pages;
+}
+
 int lk__ctl_open(struct lk_model *m, struct ctl *c, struct lk_err *e)
 {
-    c->cap = ctl_layout(m, m->o.max_rows).pages + (size_t)m->o.max_pages;
+    c->cap = lk__ctl_words(m);
     c->dev = m->dev->alloc(m->dev, c->cap * 4, "step integers");
     c->host = lk_calloc(c->cap, 4);
     return c->dev && c->host ? 0 : lk_fail(e, LK_ENOMEM, "no memory for the integers of a step");

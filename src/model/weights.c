@@ -3,6 +3,7 @@
  * norms already 1+w and gates already -exp(A_log). After this no name is looked up and no shape is tested. */
 #include "model/inside.h"
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "tp/slice.h"
@@ -21,6 +22,7 @@ struct binder {
     float *tmp;      /* [tmp_cap] host, for 1-D tensors */
     size_t tmp_cap;
     struct lk_progress bar;
+    struct lk_model_need *need; /* NULL: bind; else only count */
 };
 
 /* One linear of a mat: its name and the whole size; lk__part_of says which part of it is the rank's. */
@@ -62,17 +64,37 @@ static void disown(struct lk_model *m, int from)
     while (m->w.n_owned > from) lk_free(m->w.owned[--m->w.n_owned]);
 }
 
-/* Ranges of a weight, in a format that kernels read. */
+/* What take_ranges will leave in memory. */
+static int count_ranges(struct binder *b, const struct lk_weight *w, const struct lk_ranges *r, struct lk_weight *out, struct lk_err *e)
+{
+    struct lk_weight ready;
+    size_t packed = lk_repack_plan(w, &ready), cut, all;
+    int rc = lk_slice_plan(&ready, r, out, &cut, e);
+    if (rc) return rc;
+    all = lk_weight_bytes(out);
+    double share = (double)all / (double)lk_weight_bytes(&ready);
+    size_t held = (size_t)((double)packed * share), used = cut || all < held ? 0 : all - held, rest = lk_weight_bytes(w);
+    b->need->copied += cut ? cut : packed;
+    rest -= used < rest ? used : rest;
+    b->need->mapped += used + (rest < LK_FILE_AROUND ? rest : LK_FILE_AROUND); /* what is next to bytes that are used stays too */
+    return 0;
+}
+
+/* Ranges of a weight, in a format that kernels read. What was copied is let go in the file's mapping. */
 static int take_ranges(struct binder *b, const struct lk_tensor *t, const struct lk_weight *w, const struct lk_ranges *r, struct lk_weight *out,
                        struct lk_err *e)
 {
     struct lk_weight ready;
-    void *mine;
-    int rc = lk_repack(w, &ready, &mine, e);
-    if (!rc && mine) rc = own(b->m, mine, e);
-    if (!rc) rc = lk_slice(&ready, r, out, &mine, e);
+    void *packed = NULL, *cut = NULL;
+    int rc = b->need ? count_ranges(b, w, r, out, e) : lk_repack(w, &ready, &packed, e);
+    if (!rc && !b->need) rc = lk_slice(&ready, r, out, &cut, e);
+    if (rc || cut) {
+        lk_free(packed);
+        packed = NULL;
+    }
     if (rc) return lk_err_prefix(e, "%s: tensor %s", t->file, t->stored);
-    return mine ? own(b->m, mine, e) : 0;
+    if (cut || packed) lk_artifact_forget(b->a, w);
+    return cut || packed ? own(b->m, cut ? cut : packed, e) : 0;
 }
 
 /* Rows [at, at + n) of r, counted from `at`. */
@@ -108,6 +130,7 @@ static int take_part(struct binder *b, const struct part *p, struct lk_weight *o
     b->bar.done += t->bytes;
     if (t->is_part) {
         out[(*count)++] = t->w;
+        if (b->need) b->need->mapped += t->bytes;
         return 0;
     }
     const struct lk_rows *two = t->w.fmt == LK_FMT_ROWS && !cols ? t->w.data : NULL;
@@ -131,7 +154,7 @@ static int load_mat(struct binder *b, enum lk_mat_kind kind, const struct part *
         if (rc) lk_err_prefix(e, "%s: tensor %s%s", lk_artifact_path(b->a), b->prefix, p->name);
     }
     if (!b->keep) disown(m, first);
-    lk_progress_set(&b->bar, b->bar.done);
+    if (!b->need) lk_progress_set(&b->bar, b->bar.done);
     return rc;
 }
 
@@ -165,6 +188,10 @@ static int load_vec(struct binder *b, const char *name, int64_t rows, int width,
         return lk_fail(e, LK_EINPUT,
                        "%s: tensor %s: expected %lld values in F32, F16 or BF16, found %lld in %s",
                        t->file, t->stored, (long long)want, (long long)elems, lk_fmt_info(t->w.fmt)->name);
+    if (b->need) {
+        b->need->mapped += t->bytes;
+        return 0;
+    }
     if (t->is_part) r.n = 1, r.r[0].at = 0, r.r[0].count = r.total;
     const struct lk_config *c = lk_artifact_config(b->a);
     size_t n = 0, total = (size_t)r.total * (size_t)width;
@@ -243,6 +270,15 @@ static int bind_layer(struct binder *b, struct layer *l, int full, struct lk_err
     return rc;
 }
 
+/* A step reads only the rows of its tokens; of a tied table another rank's head reads the rest. The embedding comes first: all that is mapped is it. */
+static void count_embed(struct binder *b)
+{
+    struct lk_model_need *n = b->need;
+    n->embed = n->mapped, n->mapped = 0;
+    n->embed_row = n->embed / (size_t)b->m->shape.vocab;
+    if (b->m->shape.tied) n->embed -= n->embed / (size_t)b->m->n_ranks;
+}
+
 /* The vocabulary head: its own tensor, or the embedding again. A rank's half of a tied head is a second view of it. */
 static int bind_head(struct binder *b, struct lk_err *e)
 {
@@ -250,10 +286,11 @@ static int bind_head(struct binder *b, struct lk_err *e)
     const struct lk_shape *s = &m->shape;
     const struct part embed = {"embed_tokens", s->vocab, s->hidden, 0};
     const struct part head = {s->tied ? "embed_tokens" : "lm_head", s->vocab, s->hidden, s->tied};
-    int rc = load_mat(b, LK_MAT_EMBED, &embed, 1, &m->w.embed, e);
+    int rc = load_mat(b, LK_MAT_EMBED, &embed, 1, &m->w.embed, e), both = s->tied && m->n_ranks == 1;
+    if (!rc && b->need && !both) count_embed(b);
     if (!rc) rc = bind_norm(b, "norm", &m->w.norm, e);
     if (rc) return rc;
-    if (s->tied && m->n_ranks == 1) {
+    if (both) {
         m->w.head = m->w.embed;
         return 0;
     }
@@ -283,6 +320,7 @@ static int bind_draft_head(struct binder *b, struct lk_err *e)
         m->w.draft_inverse[map[i]] = (int32_t)i;
     }
     m->w.draft_rows = (int)n;
+    if (b->need) b->need->copied += (n + (size_t)m->shape.vocab) * sizeof(int32_t);
     const struct part p = {"draft_head", (int64_t)n, m->shape.hidden, 0};
     return load_mat(b, LK_MAT_STACK, &p, 1, &m->w.draft_head, e);
 }
@@ -336,10 +374,14 @@ static int open_slab(struct binder *b, struct lk_err *e)
 {
     struct lk_model *m = b->m;
     m->w.slab_cap = slab_floats(m);
+    m->w.layers = lk_calloc((size_t)m->shape.layers, sizeof *m->w.layers);
+    if (b->need) {
+        b->need->copied += m->w.slab_cap * sizeof(float);
+        return m->w.layers ? 0 : lk_fail(e, LK_ENOMEM, "no memory for the layers");
+    }
     m->w.slab = m->dev->alloc(m->dev, m->w.slab_cap * sizeof(float), "small tensors");
     b->tmp_cap = (size_t)m->shape.hidden + 4 * (size_t)lk_conv_channels(&m->local) + LK_HEAD;
     b->tmp = lk_calloc(b->tmp_cap, sizeof(float));
-    m->w.layers = lk_calloc((size_t)m->shape.layers, sizeof *m->w.layers);
     return m->w.slab && b->tmp && m->w.layers ? 0 : lk_fail(e, LK_ENOMEM, "no memory for the small tensors");
 }
 
@@ -363,7 +405,7 @@ static int bind_all(struct binder *b, struct lk_err *e)
 {
     struct lk_model *m = b->m;
     int kind[2] = {0, 0}, rc = open_slab(b, e);
-    if (!rc) rc = bind_rope(b, e);
+    if (!rc && !b->need) rc = bind_rope(b, e);
     if (!rc) rc = bind_head(b, e);
     for (int i = 0; i < m->shape.layers && !rc; i++) {
         struct layer *l = m->w.layers + i;
@@ -389,6 +431,12 @@ int lk__weights_bind(struct lk_model *m, const struct lk_artifact *a, struct lk_
     if (!rc) rc = m->dev->sync(m->dev, e);
     if (!rc) count_bytes(m);
     return rc;
+}
+
+int lk__weights_count(struct lk_model *m, const struct lk_artifact *a, struct lk_model_need *need, struct lk_err *e)
+{
+    struct binder b = {.m = m, .a = a, .keep = 1, .need = need};
+    return bind_all(&b, e);
 }
 
 static void layer_free(struct lk_model *m, struct layer *l)

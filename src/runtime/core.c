@@ -14,42 +14,60 @@ static int core_nomem(struct lk_err *e, const char *what)
     return lk_fail(e, LK_ENOMEM, "out of memory for the engine's %s", what);
 }
 
-static int lanes_init(struct lk_core *c, struct lk_err *e)
+/* The core's own lists: what is opened, and what lk_core_bytes counts. */
+struct list {
+    void *at; /* of a field that holds a pointer */
+    size_t n, each;
+};
+enum { MAX_LISTS = 16 + 3 * LK_LANES };
+
+static int lists(struct lk_core *c, struct list l[MAX_LISTS])
 {
-    for (int l = 0; l < c->o.parallel; l++) {
-        struct lk_counts *k = &c->counts[l];
-        k->gen = lk_calloc((size_t)c->vocab, sizeof *k->gen);
-        k->seen = lk_calloc((size_t)c->vocab, sizeof *k->seen);
-        k->list = lk_calloc((size_t)c->vocab, sizeof *k->list);
-        if (!k->gen || !k->seen || !k->list) return core_nomem(e, "token counts");
-        if (lk_lookup_init(&c->lookup[l], c->o.ctx)) return core_nomem(e, "look-up index");
+    size_t rows = (size_t)(c->o.chunk > c->rows_max ? c->o.chunk : c->rows_max), vocab = (size_t)c->vocab;
+    size_t pages = (size_t)(c->o.ctx / LK_PAGE + 2) * (size_t)c->o.parallel, cand = (size_t)c->rows_max * LK_TOPK_MAX;
+    const struct list shared[] = {
+        {&c->ids, rows, 4},           {&c->hidden_rows, rows, 4},    {&c->logit_rows, (size_t)c->rows_max, 4},
+        {&c->pages, pages, 4},        {&c->edit_rows, LK_EDITS, 4},  {&c->edit_ids, LK_EDITS, 4},
+        {&c->edit_rep, LK_EDITS, 4},  {&c->edit_add, LK_EDITS, 4},   {&c->got_ids, cand, 4},
+        {&c->got_vals, cand, 4},      {&c->got_lse, (size_t)c->rows_max, 4}, {&c->row, vocab, 4},
+        {&c->cands, vocab, sizeof *c->cands}, {&c->mask, vocab / 32 + 1, 4},
+    };
+    int n = sizeof shared / sizeof *shared;
+    memcpy(l, shared, sizeof shared);
+    for (int i = 0; i < c->o.parallel; i++) {
+        struct lk_counts *k = &c->counts[i];
+        l[n++] = (struct list){&k->gen, vocab, sizeof *k->gen};
+        l[n++] = (struct list){&k->seen, vocab, sizeof *k->seen};
+        l[n++] = (struct list){&k->list, vocab, sizeof *k->list};
     }
+    return n;
+}
+
+static int lists_open(struct lk_core *c, struct lk_err *e)
+{
+    struct list l[MAX_LISTS];
+    for (int n = lists(c, l); n > 0; n--) {
+        void *p = lk_calloc(l[n - 1].n, l[n - 1].each);
+        if (!p) return core_nomem(e, "step buffers");
+        memcpy(l[n - 1].at, &p, sizeof p); /* fields of several pointer types */
+    }
+    for (int i = 0; i < c->o.parallel; i++)
+        if (lk_lookup_init(&c->lookup[i], c->o.ctx)) return core_nomem(e, "look-up index");
     return 0;
 }
 
-static int scratch_init(struct lk_core *c, struct lk_err *e)
+static int rows_most(const struct lk_dev *d)
 {
-    size_t rows = (size_t)(c->o.chunk > c->rows_max ? c->o.chunk : c->rows_max);
-    size_t pages = (size_t)(c->o.ctx / LK_PAGE + 2) * (size_t)c->o.parallel;
-    size_t cand = (size_t)c->rows_max * LK_TOPK_MAX;
-    c->ids = lk_calloc(rows, 4);
-    c->hidden_rows = lk_calloc(rows, 4);
-    c->logit_rows = lk_calloc((size_t)c->rows_max, 4);
-    c->pages = lk_calloc(pages, 4);
-    c->edit_rows = lk_calloc(LK_EDITS, 4);
-    c->edit_ids = lk_calloc(LK_EDITS, 4);
-    c->edit_rep = lk_calloc(LK_EDITS, 4);
-    c->edit_add = lk_calloc(LK_EDITS, 4);
-    c->got_ids = lk_calloc(cand, 4);
-    c->got_vals = lk_calloc(cand, 4);
-    c->got_lse = lk_calloc((size_t)c->rows_max, 4);
-    c->row = lk_calloc((size_t)c->vocab, 4);
-    c->cands = lk_calloc((size_t)c->vocab, sizeof *c->cands);
-    c->mask = lk_calloc((size_t)c->vocab / 32 + 1, 4);
-    int ok = c->ids && c->hidden_rows && c->logit_rows && c->pages && c->edit_rows && c->edit_ids && c->edit_rep &&
-             c->edit_add && c->got_ids && c->got_vals && c->got_lse &&
-             c->row && c->cands && c->mask;
-    return ok ? 0 : core_nomem(e, "step buffers");
+    return d->small_rows < LK_ROUND_MAX ? d->small_rows : LK_ROUND_MAX;
+}
+
+size_t lk_core_bytes(const struct lk_core_opts *o, int vocab, const struct lk_dev *d)
+{
+    struct lk_core c = {.o = *o, .vocab = vocab, .rows_max = rows_most(d)};
+    struct list l[MAX_LISTS];
+    size_t bytes = (size_t)o->parallel * lk_lookup_bytes(o->ctx);
+    for (int n = lists(&c, l); n > 0; n--) bytes += l[n - 1].n * l[n - 1].each;
+    return bytes;
 }
 
 int lk_core_init(struct lk_core *c, struct lk_model *m, struct lk_state *s, const struct lk_tokenizer *tok,
@@ -61,10 +79,9 @@ int lk_core_init(struct lk_core *c, struct lk_model *m, struct lk_state *s, cons
     c->vocab = shape->vocab;
     if (c->o.vocab_used <= 0 || c->o.vocab_used > c->vocab) c->o.vocab_used = c->vocab;
     c->mtp = shape->mtp && o->draft != 0;
-    c->rows_max = c->dev->small_rows < LK_ROUND_MAX ? c->dev->small_rows : LK_ROUND_MAX;
+    c->rows_max = rows_most(c->dev);
     lk_policy_init(&c->policy);
-    int rc = lanes_init(c, e);
-    if (!rc) rc = scratch_init(c, e);
+    int rc = lists_open(c, e);
     if (!rc) rc = lk_prefix_open(&c->prefix, s, &o->prefix, e);
     if (!rc && lk_state_slot_alloc(s, &c->spare_slot)) rc = lk_fail(e, LK_EINPUT, "the state has too few slots");
     if (rc) lk_core_fini(c);

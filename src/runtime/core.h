@@ -84,6 +84,13 @@ struct lk_core {
 /* Takes model and state that are open; owns neither. */
 int lk_core_init(struct lk_core *c, struct lk_model *m, struct lk_state *s, const struct lk_tokenizer *tok,
                  const struct lk_core_opts *o, struct lk_err *e);
+/* Bytes of the core's own lists, for sizing before anything is opened. */
+size_t lk_core_bytes(const struct lk_core_opts *o, int vocab, const struct lk_dev *d);
+/* State snapshots that one conversation of n tokens leaves in the prefix store. */
+static inline int lk_core_snapshots(int n)
+{
+    return (n - 1) / LK_SNAP_EVERY + 4; /* behind the last two headers, before the prompt's last token, after the answer */
+}
 void lk_core_fini(struct lk_core *c); /* every lane must be released; zero-initialised is fine */
 
 /* 0: it runs (phase PREFILL). LK_EBUSY: not now, ask again after something ended. LK_EREQUEST: never (pages). */

@@ -1,5 +1,5 @@
 /* The host: everything an engine stands on, opened in order from the options (artifact, tokenizer, device, model, state, core) and
- * closed in reverse. Sizes are decided here, once: context, pages, state slots, prefix store. No threads. */
+ * closed in reverse. How large: sizes.h. No threads. */
 #ifndef LK_RUNTIME_HOST_H
 #define LK_RUNTIME_HOST_H
 

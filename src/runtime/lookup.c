@@ -9,11 +9,22 @@
 #define CHAIN_MAX 32
 #define MATCH_MAX 32
 
+static int bits_for(int ctx)
+{
+    int bits = 10;
+    while (bits < 18 && (1 << bits) < ctx) bits++;
+    return bits;
+}
+
+size_t lk_lookup_bytes(int ctx)
+{
+    return (((size_t)1 << bits_for(ctx)) + (size_t)ctx) * sizeof(int32_t);
+}
+
 int lk_lookup_init(struct lk_lookup *l, int ctx)
 {
     l->ctx = ctx;
-    l->bits = 10;
-    while (l->bits < 18 && (1 << l->bits) < ctx) l->bits++;
+    l->bits = bits_for(ctx);
     l->head = lk_calloc((size_t)1 << l->bits, sizeof *l->head);
     l->next = lk_calloc((size_t)ctx, sizeof *l->next);
     if (!l->head || !l->next) return LK_ENOMEM;

@@ -5,6 +5,7 @@
 #ifndef LK_RUNTIME_LOOKUP_H
 #define LK_RUNTIME_LOOKUP_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #define LK_LOOKUP_GRAM 4
@@ -13,6 +14,7 @@ struct lk_lookup {
     int32_t *head, *next; /* [1 << bits], [ctx]: position of the gram's last token, -1 none */
     int bits, ctx, n;     /* n: tokens indexed */
 };
+size_t lk_lookup_bytes(int ctx);
 int lk_lookup_init(struct lk_lookup *l, int ctx); /* 0 or LK_ENOMEM */
 void lk_lookup_free(struct lk_lookup *l);
 void lk_lookup_reset(struct lk_lookup *l);

@@ -154,6 +154,18 @@ static int plan_open(struct lk_ranks *r, const struct lk_opts_device *o, struct 
     return 0;
 }
 
+/* Floats of one message between ranks. */
+static size_t message_floats(size_t floats, int cuda)
+{
+    return cuda ? REDUCE_MOST / 16 : floats > REDUCE_MOST ? REDUCE_MOST : floats;
+}
+
+size_t lk_ranks_bytes(int n, const struct lk_model_opts *mo, int hidden)
+{
+    if (n <= 1) return 0;
+    return lk_comm_shm_bytes(n, message_floats((size_t)mo->max_rows * (size_t)hidden, 0));
+}
+
 static int group_make(struct lk_ranks *r, const struct lk_opts_device *o, size_t floats, size_t payload, struct lk_err *e)
 {
     int cuda = o->at[0].is_cuda;
@@ -161,7 +173,7 @@ static int group_make(struct lk_ranks *r, const struct lk_opts_device *o, size_t
         for (int j = 0; j < i; j++)
             if (o->at[i].index == o->at[j].index)
                 lk_log_warn("cuda:%d is named twice: its ranks take turns on one card, which is right but slow", o->at[i].index);
-    if (cuda || floats > REDUCE_MOST) floats = cuda ? REDUCE_MOST / 16 : REDUCE_MOST;
+    floats = message_floats(floats, cuda);
     if (payload < sizeof(struct open_plan)) payload = sizeof(struct open_plan);
     struct lk_group_opts go = {.n = r->n, .plan_bytes = lk_plan_bytes(payload), .reduce_bytes = lk_comm_shm_bytes(r->n, floats),
                                .bridge_bytes = cuda ? lk_bridge_shared_bytes(r->n) : 0, .patience_s = o->patience_s > 0 ? o->patience_s : 180};

@@ -29,6 +29,8 @@ int lk_ranks_ready(struct lk_ranks *r, struct lk_model *m, struct lk_state *s, s
 /* While there has been no work for idle_s: LK_EDEVICE when a rank is gone or silent. NULL is fine. */
 int lk_ranks_alive(struct lk_ranks *r, double idle_s, struct lk_err *e);
 void lk_ranks_stop(struct lk_ranks *r); /* NULL is fine */
+/* Bytes of memory that n CPU ranks share for their sums. */
+size_t lk_ranks_bytes(int n, const struct lk_model_opts *mo, int hidden);
 
 /* Measures the all-reduce between the devices of --devices, without a model's weights: for `bench tp`. */
 int lk_ranks_sweep(struct lk_sweep *out, const struct lk_opts_engine *o, struct lk_dev *d, int hidden, struct lk_err *e);

@@ -179,36 +179,68 @@ static int check(const struct lk_weight *w, const struct grid g[GRIDS], const st
     return 0;
 }
 
-int lk_slice(const struct lk_weight *w, const struct lk_ranges *r, struct lk_weight *out,
-             void **own, struct lk_err *e)
-{
+/* What a slice does: the grids, how each is cut, and the bytes of each in a copy. */
+struct plan {
     struct grid g[GRIDS];
-    struct cut c[GRIDS] = {{0}};
-    size_t bytes[GRIDS] = {0}, total = 0;
-    int64_t whole = r->axis ? w->k : w->n;
-    *own = NULL;
-    *out = *w;
-    if (r->n == 1 && r->r[0].at == 0 && r->r[0].count == whole) return 0;
-    if (grids_of(w, g))
+    struct cut c[GRIDS];
+    size_t bytes[GRIDS], total;
+    int same, view; /* all of the weight; pointers will do */
+};
+
+static int plan_make(struct plan *p, const struct lk_weight *w, const struct lk_ranges *r, struct lk_err *e)
+{
+    *p = (struct plan){.same = r->n == 1 && r->r[0].at == 0 && r->r[0].count == (r->axis ? w->k : w->n)};
+    if (p->same) return 0;
+    if (grids_of(w, p->g))
         return lk_fail(e, LK_EINPUT, "a weight of this format cannot be split over devices");
-    int rc = check(w, g, r, e);
+    int rc = check(w, p->g, r, e);
     if (rc) return rc;
     for (int i = 0; i < GRIDS; i++)
-        if (g[i].p) total += (bytes[i] = (cut_plan(g + i, w, r, c + i) + 63) / 64 * 64);
-    char *to = NULL;
-    if (!is_view(g, r)) {
-        to = *own = lk_aligned(total);
-        if (!to) return lk_fail(e, LK_ENOMEM, "no memory for a part of %zu bytes of a weight", total);
-    }
-    for (int i = 0; i < GRIDS; i++) {
-        if (!g[i].p) continue;
-        point(out, i, to ? to : view_at(g + i, c + i, r));
-        if (to) cut_copy(g + i, c + i, r, to), to += bytes[i];
-    }
+        if (p->g[i].p) p->total += (p->bytes[i] = (cut_plan(p->g + i, w, r, p->c + i) + 63) / 64 * 64);
+    p->view = is_view(p->g, r);
+    return 0;
+}
+
+static void shape_set(struct lk_weight *out, const struct lk_weight *w, const struct lk_ranges *r)
+{
     *(r->axis ? &out->k : &out->n) = r->total;
     if (out->group > out->k) out->group = out->k;
     if (w->group == w->k) out->group = out->k;
     if (out->block_n > out->n) out->block_n = out->n;
     if (out->block_k > out->k) out->block_k = out->k;
+}
+
+int lk_slice_plan(const struct lk_weight *w, const struct lk_ranges *r, struct lk_weight *out,
+                  size_t *own, struct lk_err *e)
+{
+    struct plan p;
+    int rc = plan_make(&p, w, r, e);
+    *out = *w;
+    *own = 0;
+    if (rc || p.same) return rc;
+    shape_set(out, w, r);
+    if (!p.view) *own = p.total;
+    return 0;
+}
+
+int lk_slice(const struct lk_weight *w, const struct lk_ranges *r, struct lk_weight *out,
+             void **own, struct lk_err *e)
+{
+    struct plan p;
+    int rc = plan_make(&p, w, r, e);
+    *own = NULL;
+    *out = *w;
+    if (rc || p.same) return rc;
+    char *to = NULL;
+    if (!p.view) {
+        to = *own = lk_aligned(p.total);
+        if (!to) return lk_fail(e, LK_ENOMEM, "no memory for a part of %zu bytes of a weight", p.total);
+    }
+    for (int i = 0; i < GRIDS; i++) {
+        if (!p.g[i].p) continue;
+        point(out, i, to ? to : view_at(p.g + i, p.c + i, r));
+        if (to) cut_copy(p.g + i, p.c + i, r, to), to += p.bytes[i];
+    }
+    shape_set(out, w, r);
     return 0;
 }

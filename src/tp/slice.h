@@ -11,5 +11,8 @@
  * fall inside a quantisation group. */
 int lk_slice(const struct lk_weight *w, const struct lk_ranges *r, struct lk_weight *out,
              void **own, struct lk_err *e);
+/* The part without its bytes (pointers are w's), and the size of the block lk_slice would make; 0: a view. */
+int lk_slice_plan(const struct lk_weight *w, const struct lk_ranges *r, struct lk_weight *out,
+                  size_t *own, struct lk_err *e);
 
 #endif

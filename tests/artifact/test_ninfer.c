@@ -138,12 +138,14 @@ static void every_value_is_exact(void **state)
         assert_int_equal(lk_artifact_count(a), m.n_t);
         for (int t = 0; t < m.n_t; t++) {
             const struct lk_tensor *x = lk_artifact_find(a, m.t[t].name);
-            struct lk_weight ready;
+            struct lk_weight ready, said;
             void *own;
             if (!x) fail_msg("%s: %s is missing", variants[i].name, m.t[t].name);
             assert_int_equal(x->w.n * x->w.k, m.t[t].n * m.t[t].k);
             assert_int_equal(lk_repack(&x->w, &ready, &own, &e), 0);
             assert_true(ready.fmt < LK_FMT_KERNELS && ready.fmt == lk_repack_fmt(&x->w));
+            assert_int_equal(!lk_repack_plan(&x->w, &said), !own);
+            assert_int_equal(lk_weight_bytes(&said), lk_weight_bytes(&ready));
             values_equal(&x->w, &m.t[t]);
             values_equal(&ready, &m.t[t]);
             lk_free(own);

@@ -78,6 +78,11 @@ static void same(const struct kind *k, const struct lk_ranges *r)
     if (lk_slice(&w, r, &part, &own, &e)) fail_msg("format %d axis %d at %lld: %s", (int)w.fmt, r->axis, (long long)r->r[0].at, e.text);
     assert_int_equal(part.n, r->axis ? N : r->total);
     assert_int_equal(part.k, r->axis ? r->total : K);
+    struct lk_weight said;
+    size_t block;
+    assert_int_equal(lk_slice_plan(&w, r, &said, &block, &e), 0);
+    assert_int_equal(!block, !own);
+    assert_true(said.n == part.n && said.k == part.k && lk_weight_bytes(&said) == lk_weight_bytes(&part));
     int64_t row = 0;
     for (int i = 0; i < (r->axis ? 1 : r->n); i++) {
         int64_t at = r->axis ? 0 : r->r[i].at, n = r->axis ? N : r->r[i].count;
