@@ -25,6 +25,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CELLS = ["decode-64", "decode-4096", "prefill-512", "prefill-4096"]
 TOKENS = 24  # of a decode run
+PAUSE = 1.0  # seconds between the two: a thread pool that has just worked spins on a core (OpenMP's for milliseconds, ggml's own for up to 0.1 s)
 GFLOPS = 90  # of a core pair, for the estimate alone
 PARAMS = {"tiny": 0.002e9, "0.8b": 0.75e9, "4b": 4.2e9}
 
@@ -161,6 +162,7 @@ def compare(o):
         ours, theirs = [], []
         for i in range(runs):
             for mine in ((True, False), (False, True))[i % 2]:  # first and second by turns
+                time.sleep(PAUSE)
                 (ours if mine else theirs).append(laoka(o, str(path), what, int(n)) if mine else worker(what, int(n)))
         a, b = statistics.median(ours), statistics.median(theirs)
         rows.append({"shape": shape, "format": fmt, "cell": cell, "runs": runs, "laoka": a, "llama": b, "ratio": a / b, "laoka_all": ours, "llama_all": theirs})

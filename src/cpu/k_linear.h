@@ -39,6 +39,10 @@ static void lin_run(struct lin_job *j, const float *x, float *packed, int64_t k)
     if (wide) {
         struct pack_job pj = {x, packed, k, j->T, f->perm};
         lk_pool_run(j->c->pool, (int)quads_of(j->T), pack_quad, &pj);
+#if defined(__AVX2__)
+    } else if (f->ints) {
+        for (int t = 0; t < j->T; t++) ints_pack(x + t * k, k, packed + t * j->ldx);
+#endif
     } else if (f->perm == PERM_NATURAL && !f->xexp && k % KB == 0) {
         j->x = x;
     } else {

@@ -7,11 +7,10 @@
 #ifndef LK_CPU_K_ROWS_H
 #define LK_CPU_K_ROWS_H
 
-#include "cpu/k_decode.h"
+#include "cpu/k_int.h"
 #include "cpu/kern.h"
 
 enum {
-    SN = 16,  /* weight rows of a small part: 16 x 17408 bf16 is 557 KB, read once */
     ST = 8,   /* most rows of x at once: 8 sums and 8 weight vectors are 16 registers */
     AHEAD = 2048, /* bytes to fetch ahead: 150 ns at the 12 GB/s that one core reads */
     WK = 256, /* columns of a panel */
@@ -30,6 +29,7 @@ struct shape {
     int mins, nans, xexp;
     int super; /* blocks come in fours, k is whole fours */
     int ahead; /* fetch ahead of the cursor's codes; 0: the processor's own guess is best */
+    int ints;  /* the small product reads x as blocks of whole numbers (k_int.h) */
 };
 
 /* acc[t] += block . x[t]: products of a class in a chain, then its scale. The same order for any T. */
@@ -142,6 +142,14 @@ CPU_INLINE void panel_rows(open_fn open, dec_fn dec, const struct shape f,
     }
 }
 
+#define FORMAT_PANEL(name, ...)                                                                    \
+    static void panel_##name(const struct cpu_part *p, int64_t row, int rows, int64_t b0, int nb,  \
+                             float *out)                                                           \
+    {                                                                                              \
+        const struct shape f = {__VA_ARGS__};                                                      \
+        panel_rows(open_##name, dec_##name, f, p, row, rows, b0, nb, out);                         \
+    }
+
 #define FORMAT(name, ...)                                                                          \
     static const struct shape shape_##name = {__VA_ARGS__};                                        \
     static void small_##name(const struct cpu_part *p, int64_t row, int rows, const float *x,      \
@@ -160,12 +168,12 @@ CPU_INLINE void panel_rows(open_fn open, dec_fn dec, const struct shape f,
                 small_rows(open_##name, dec_##name, f, p, row, rows, x, ldx, 1, sum);              \
         }                                                                                          \
     }                                                                                              \
-    static void panel_##name(const struct cpu_part *p, int64_t row, int rows, int64_t b0, int nb,  \
-                             float *out)                                                           \
-    {                                                                                              \
-        const struct shape f = {__VA_ARGS__};                                                      \
-        panel_rows(open_##name, dec_##name, f, p, row, rows, b0, nb, out);                         \
-    }
+    FORMAT_PANEL(name, __VA_ARGS__)
+
+/* the small product in whole numbers: k_int.h */
+#define FORMAT_INTS(name, ...)                                                                     \
+    static const struct shape shape_##name = {.ints = 1, __VA_ARGS__};                             \
+    FORMAT_PANEL(name, __VA_ARGS__)
 
 FORMAT(any, .perm = PERM_NATURAL)
 FORMAT(f32, .perm = PERM_NATURAL)
@@ -182,9 +190,9 @@ FORMAT(q4_0, .perm = PERM_SPLIT32, .ns = RUN_NS, .cls = CLS_ALT, .xexp = CODE_XE
 FORMAT(iq4_nl, .perm = PERM_SPLIT32, .ns = RUN_NS, .cls = CLS_ALT, .xexp = CODE_XEXP)
 FORMAT(mxfp4, .perm = PERM_SPLIT32, .ns = RUN_NS, .cls = CLS_ALT, .xexp = CODE_XEXP)
 FORMAT(iq4_xs, .super = 1, .perm = PERM_SPLIT32, .ns = RUN_NS, .cls = CLS_ALT)
-FORMAT(q4_k, .super = 1, .perm = PERM_QUADS, .ns = 2, .mins = 1)
-FORMAT(q5_k, .super = 1, .perm = PERM_QUADS, .ns = 2, .mins = 1)
-FORMAT(q6_k, .super = 1, .perm = PERM_QUADS, .ns = Q6_NS, .cls = Q6_CLS)
+FORMAT_INTS(q4_k, .super = 1, .perm = PERM_QUADS, .ns = 2, .mins = 1)
+FORMAT_INTS(q5_k, .super = 1, .perm = PERM_QUADS, .ns = 2, .mins = 1)
+FORMAT_INTS(q6_k, .super = 1, .perm = PERM_QUADS, .ns = Q6_NS, .cls = Q6_CLS)
 #endif
 
 enum fmt_id {
@@ -227,9 +235,9 @@ static const struct fmt_kern {
     [ID_IQ4_NL] = {small_iq4_nl, panel_iq4_nl, &shape_iq4_nl},
     [ID_MXFP4] = {small_mxfp4, panel_mxfp4, &shape_mxfp4},
     [ID_IQ4_XS] = {small_iq4_xs, panel_iq4_xs, &shape_iq4_xs},
-    [ID_Q4_K] = {small_q4_k, panel_q4_k, &shape_q4_k},
-    [ID_Q5_K] = {small_q5_k, panel_q5_k, &shape_q5_k},
-    [ID_Q6_K] = {small_q6_k, panel_q6_k, &shape_q6_k},
+    [ID_Q4_K] = {ints_q4_k, panel_q4_k, &shape_q4_k},
+    [ID_Q5_K] = {ints_q5_k, panel_q5_k, &shape_q5_k},
+    [ID_Q6_K] = {ints_q6_k, panel_q6_k, &shape_q6_k},
 #endif
 };
 

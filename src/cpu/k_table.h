@@ -27,7 +27,8 @@ static void k_ops(struct lk_ops *o)
 
 static int k_order(int kern)
 {
-    return (int)fmts[kern].f->perm + 16 * fmts[kern].f->xexp;
+    const struct shape *f = fmts[kern].f;
+    return (int)f->perm + 16 * f->xexp + 8 * f->ints;
 }
 
 static size_t k_most(size_t a, size_t b)
