@@ -119,5 +119,6 @@ int invariant_attn(struct lk_dev *d);
 int invariant_gdn(struct lk_dev *d);
 /* NaN codes of FP8 answer NaN (the CPU; the number of wrong outputs). */
 int nan_linear(struct lk_dev *d);
+int odd_x_linear(struct lk_dev *d);
 
 #endif

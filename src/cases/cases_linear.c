@@ -367,3 +367,54 @@ int nan_linear(struct lk_dev *d)
     }
     return bad;
 }
+
+/* Is row t of y what row t of x asks for? 0: zeros, 1 and 2: no finite number, 3: the products, tiny as x is. */
+static int odd_x_row(const struct lk_weight *w, int t, const float *x, const float *y)
+{
+    float row[512];
+    int bad = 0;
+    double err = 0, ss = 0;
+    for (int r = 0; r < w->n; r++) {
+        double want = 0;
+        lk_weight_row(w, r, 0, w->k, row);
+        for (int i = 0; t == 3 && i < w->k; i++) want += (double)row[i] * x[i];
+        if (t == 0) bad += y[r] != 0;
+        if (t == 1 || t == 2) bad += isfinite(y[r]) != 0;
+        ss += want * want;
+        err = fmax(err, fabs(want - y[r]));
+    }
+    return bad + (t == 3 && err > 4e-5 * sqrt(ss / (double)w->n));
+}
+
+/* Rows of x that fixed-point arithmetic could get wrong: zeros, a NaN, an infinity, numbers around 1e-20. Wrong rows. */
+int odd_x_linear(struct lk_dev *d)
+{
+    static const enum lk_fmt f[] = {LK_FMT_BF16, LK_FMT_NVFP4, LK_FMT_GG_Q8_0, LK_FMT_GG_Q4_K, LK_FMT_GG_Q5_K, LK_FMT_GG_Q6_K};
+    int bad = 0;
+    for (size_t i = 0; i < sizeof f / sizeof *f; i++) {
+        struct op_table t = {0};
+        lin_add(&t, &linear, OP_CHECK, "odd x", f[i], 20, 512, 0, 4);
+        struct op_run r = {.d = d, .c = t.v};
+        struct lin l = {.ldy = 20};
+        struct lk_weight w;
+        ot_seed(11);
+        ot_weight(&r, &w, f[i], 20, 512, 0);
+        float *x = ot_rand(&r, 4 * 512, 1);
+        for (int k = 0; x && k < 512; k++) x[k] = 0, x[3 * 512 + k] *= 1e-20f;
+        if (x) x[512 + 300] = NAN, x[2 * 512 + 7] = -INFINITY;
+        r.fam = &l;
+        l.m = ot_mat(&r, LK_MAT_STACK, &w, 1);
+        l.x = ot_up_act(&r, x, 4 * 512);
+        l.out = ot_dev(&r, 4 * 20 * 4);
+        ot_run_do(&r);
+        for (int k = 0; !r.failed && k < 4; k++) {
+            int wrong = odd_x_row(&w, k, x + k * 512, r.out[0].v + k * 20);
+            if (wrong) printf("  %s: row %d is wrong\n", t.v->name, k);
+            bad += wrong;
+        }
+        bad += r.failed;
+        ot_run_end(&r);
+        ot_table_free(&t);
+    }
+    return bad;
+}

@@ -120,6 +120,9 @@ static int run_device(const struct opts *o, const char *name)
             int bad = nan_linear(d);
             printf("%-9s NaN codes answer NaN: %s\n", "linear", bad ? "NO" : "yes");
             verdict(bad);
+            bad = odd_x_linear(d);
+            printf("%-9s zero, tiny, infinite and NaN rows of x: %s\n", "linear", bad ? "NO" : "yes");
+            verdict(bad);
         }
     }
     if (other) other->close(other);
