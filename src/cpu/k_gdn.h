@@ -3,7 +3,7 @@
  * Convolution first, cut by channels; then a part is a lane's v head. Rows go one by one (bits
  * equal whatever their number, recorded or not), also in a long run: there is no chunked form here
  * yet. The recurrence takes 4 vectors of v at a time through all rows: that strip
- * of the state (16 KB at 8 lanes) stays in L1. */
+ * of the state (16 KB at 8 lanes) stays in L1, as a copy without gaps where rows are several. */
 #ifndef LK_CPU_K_GDN_H
 #define LK_CPU_K_GDN_H
 
@@ -102,16 +102,16 @@ static void gdn_unit(const float *x, float scale, float *y)
 
 /* One row through a strip of the state: S = e S; m = S^T k; S += k (beta (v - m))^T; o = S^T q (q
  * NULL: no output). Sums over k run even and odd rows apart, to keep 8 chains going. */
-CPU_INLINE void gdn_token(float *S, const float *q, const float *k, const float *v, float e,
-                          float beta, float *o)
+CPU_INLINE void gdn_token(float *S, const int ld, const float *q, const float *k, const float *v,
+                          float e, float beta, float *o)
 {
     vf m[2][4], dv[4], out[4];
     for (int j = 0; j < 4; j++) m[0][j] = m[1][j] = vf_set(0);
     for (int i = 0; i < GD; i += 2) {
         vf k0 = vf_set(k[i]), k1 = vf_set(k[i + 1]);
         for (int j = 0; j < 4; j++) {
-            m[0][j] = vf_fma(k0, vf_load(S + i * GD + j * VW), m[0][j]);
-            m[1][j] = vf_fma(k1, vf_load(S + (i + 1) * GD + j * VW), m[1][j]);
+            m[0][j] = vf_fma(k0, vf_load(S + i * ld + j * VW), m[0][j]);
+            m[1][j] = vf_fma(k1, vf_load(S + (i + 1) * ld + j * VW), m[1][j]);
         }
     }
     vf ev = vf_set(e);
@@ -123,7 +123,7 @@ CPU_INLINE void gdn_token(float *S, const float *q, const float *k, const float 
     for (int i = 0; i < GD; i++) {
         vf ki = vf_set(k[i]), qi = vf_set(q ? q[i] : 0);
         for (int j = 0; j < 4; j++) {
-            float *p = S + i * GD + j * VW;
+            float *p = S + i * ld + j * VW;
             vf s = vf_fma(ki, dv[j], vf_mul(ev, vf_load(p)));
             vf_store(p, s);
             if (q) out[j] = vf_fma(qi, s, out[j]);
@@ -192,18 +192,36 @@ static void gdn_rows_load(const struct gdn_run *r, int h, int row0, int n, struc
     }
 }
 
-static void gdn_recurrent(struct gdn_rows *x, float *S)
+/* dst[i][0..GDN_STRIP) = src[i][0..GDN_STRIP) */
+static void gdn_strip(float *dst, int ld_dst, const float *src, int ld_src)
+{
+    for (int i = 0; i < GD; i++) memcpy(dst + i * ld_dst, src + i * ld_src, GDN_STRIP * sizeof *dst);
+}
+
+/* In place the lines of a strip lie 512 bytes apart: 16 of 64 sets of an L1, half of what it needs. Several rows therefore work on a
+ * copy without gaps. */
+static void gdn_recurrent(struct gdn_rows *x, float *S, float *strip)
 {
     float e[GDN_C];
     for (int i = 0; i < x->n; i++) e[i] = expf(x->g[i]);
-    for (int c = 0; c < GD; c += GDN_STRIP)
+    for (int c = 0; c < GD; c += GDN_STRIP) {
+        if (x->n < 3) {
+            for (int i = 0; i < x->n; i++)
+                gdn_token(S + c, GD, x->q[i], x->k[i], x->v[i] + c, e[i], x->beta[i], x->o[i] + c);
+            continue;
+        }
+        gdn_strip(strip, GDN_STRIP, S + c, GD);
         for (int i = 0; i < x->n; i++)
-            gdn_token(S + c, x->q[i], x->k[i], x->v[i] + c, e[i], x->beta[i], x->o[i] + c);
+            gdn_token(strip, GDN_STRIP, x->q[i], x->k[i], x->v[i] + c, e[i], x->beta[i],
+                      x->o[i] + c);
+        gdn_strip(S + c, GD, strip, GDN_STRIP);
+    }
 }
 
 struct gdn_scratch { /* a thread's */
     struct gdn_rows x;
     float state[GD * GD]; /* what RECORD throws away */
+    float strip[GD * GDN_STRIP];
 };
 
 static void gdn_head(void *arg, int part, int worker)
@@ -219,7 +237,7 @@ static void gdn_head(void *arg, int part, int worker)
     for (int at = 0; at < l->rows; at += GDN_C) {
         int n = l->rows - at < GDN_C ? l->rows - at : GDN_C;
         gdn_rows_load(r, h, l->row0 + at, n, &s->x);
-        gdn_recurrent(&s->x, S);
+        gdn_recurrent(&s->x, S, s->strip);
         for (int i = 0; i < n; i++) {
             size_t row = (size_t)(l->row0 + at + i);
             const float *z = a->proj + row * (size_t)a->ld + r->ch + (size_t)h * GD;
@@ -256,7 +274,7 @@ static void gdn_fold_head(void *arg, int part, int worker)
         struct gdn_rec r = gdn_rec_at(a->record, l->row0 + i, a->hk, a->hv);
         float e = expf(r.g[h]);
         for (int j = 0; j < GD; j += GDN_STRIP)
-            gdn_token(S + j, NULL, r.k + kh * GD, r.v + h * GD + j, e, r.beta[h], NULL);
+            gdn_token(S + j, GD, NULL, r.k + kh * GD, r.v + h * GD + j, e, r.beta[h], NULL);
     }
     if (h == 0 && l->keep > 0) /* the window belongs to no head: the first takes it */
         gdn_conv_advance(a->conv + (size_t)l->slot * 3 * (size_t)c, c, 0, c, l->keep,
