@@ -67,11 +67,14 @@ int cpu_mat_load(struct lk_dev *d, enum lk_mat_kind kind, const struct lk_weight
         cpu_mat_free(d, m);
         return lk_fail(e, LK_ENOMEM, "cpu: no memory for a linear");
     }
+    if (kind == LK_MAT_ROUGH && !c->kern) kind = LK_MAT_STACK; /* the oracle rounds nothing */
     m->head = (struct lk_mat_head){.kind = kind, .n_parts = n_parts, .k = parts[0].k};
+    int rough = kind == LK_MAT_ROUGH;
     for (int i = 0; i < n_parts && !rc; i++) {
-        rc = part_load(c, m->parts + i, parts + i, e);
+        rc = rough ? cpu_rough_make(c, m->parts + i, parts + i, e)
+                   : part_load(c, m->parts + i, parts + i, e);
         m->head.n += parts[i].n;
-        m->head.bytes += lk_weight_bytes(parts + i);
+        if (!rc) m->head.bytes += lk_weight_bytes(&m->parts[i].w);
     }
     if (rc) {
         cpu_mat_free(d, m);

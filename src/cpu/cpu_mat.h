@@ -1,5 +1,5 @@
-/* Loading linears on the CPU: checks, and a repack where a format's layout runs against the row
- * order. */
+/* Loading linears on the CPU: checks, a repack where a format's layout runs against the row order,
+ * and the small copy that drafts read. */
 #ifndef LK_CPU_CPU_MAT_H
 #define LK_CPU_CPU_MAT_H
 
@@ -7,6 +7,10 @@
 
 int cpu_mat_load(struct lk_dev *d, enum lk_mat_kind kind, const struct lk_weight *parts,
                  int n_parts, struct lk_mat **out, struct lk_err *e);
+enum { ROUGH_G = 64, ROUGH_MAX_K = 32768 }; /* columns a scale of a rough mat; most columns */
+/* cpu_rough.c: p becomes a 4-bit copy of w, owned by p. */
+int cpu_rough_make(struct cpu_dev *c, struct cpu_part *p, const struct lk_weight *w,
+                   struct lk_err *e);
 void cpu_mat_free(struct lk_dev *d, struct lk_mat *m);
 /* Work memory for weights of k columns (cpu_dev.c). */
 int cpu_reserve_k(struct cpu_dev *c, int64_t k, struct lk_err *e);

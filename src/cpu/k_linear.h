@@ -5,6 +5,7 @@
 #define LK_CPU_K_LINEAR_H
 
 #include "cpu/k_gemm.h"
+#include "cpu/k_rough.h"
 
 /* ---- small ---- */
 
@@ -67,6 +68,10 @@ static float *lin_begin(struct lin_job *j, struct lk_dev *d, int64_t k, const ch
 static void k_linear(struct lk_dev *d, const struct lk_linear_args *a)
 {
     struct lin_job j = {.y = a->y, .T = a->T, .ldy = a->ldy, .add = a->add};
+    if (a->w->head.kind == LK_MAT_ROUGH) {
+        k_rough(d, a);
+        return;
+    }
     float *packed = a->T > 0 ? lin_begin(&j, d, a->w->head.k, "linear") : NULL;
     if (!packed) return;
     for (int p = 0; p < a->w->head.n_parts; p++) {

@@ -99,6 +99,58 @@ CPU_INLINE void small_rows(open_fn open, dec_fn dec, const struct shape f,
     }
 }
 
+/* ---- weights that are plain numbers ---- */
+
+typedef vf (*plain_fn)(const void *w);
+
+/* A weight vector meets all rows of x at once, so that up to eight rows wait for little but the memory (block_dot's order would read x
+ * in chains of its own). A block's products are a chain from zero, whatever T, and blocks follow each other. */
+CPU_INLINE void plain_rows(plain_fn get, const int bytes, const struct cpu_part *p, int64_t row,
+                           int rows, const float *x, int64_t ldx, const int T, float *sum)
+{
+    int64_t k = p->w.k, whole = k / KB * KB;
+    const char *w = (const char *)p->w.data + row * k * bytes;
+    for (int r = 0; r < rows; r++, w += k * bytes) {
+        vf acc[ST], g[ST], v[NV];
+        for (int t = 0; t < T; t++) acc[t] = vf_set(0);
+        for (int64_t b = 0; b < whole; b += KB) {
+#pragma GCC unroll 16
+            for (int i = 0; i < NV; i++) {
+                vf one = get(w + (b + i * VW) * bytes);
+#pragma GCC unroll 8
+                for (int t = 0; t < T; t++) {
+                    vf xv = vf_load(x + t * ldx + b + i * VW);
+                    g[t] = i ? vf_fma(one, xv, g[t]) : vf_mul(one, xv);
+                }
+            }
+#pragma GCC unroll 8
+            for (int t = 0; t < T; t++) acc[t] = vf_add(acc[t], g[t]);
+        }
+        if (whole < k) dec_oracle(p, row + r, whole / KB, PERM_NATURAL, v);
+        for (int i = 0; whole < k && i < NV; i++)
+            for (int t = 0; t < T; t++)
+                acc[t] = vf_fma(v[i], vf_load(x + t * ldx + whole + i * VW), acc[t]);
+        for (int t = 0; t < T; t++) sum[t * SN + r] = vf_sum(acc[t]);
+    }
+}
+
+CPU_INLINE void plain_small(plain_fn get, const int bytes, const struct cpu_part *p, int64_t row,
+                            int rows, const float *x, int64_t ldx, int T, float *sum)
+{
+    for (; T > ST; T -= ST, x += ST * ldx, sum += ST * SN)
+        plain_rows(get, bytes, p, row, rows, x, ldx, ST, sum);
+    switch (T) { /* every count has its own code: rows of x read in two goes would decode twice */
+    case 1: plain_rows(get, bytes, p, row, rows, x, ldx, 1, sum); break;
+    case 2: plain_rows(get, bytes, p, row, rows, x, ldx, 2, sum); break;
+    case 3: plain_rows(get, bytes, p, row, rows, x, ldx, 3, sum); break;
+    case 4: plain_rows(get, bytes, p, row, rows, x, ldx, 4, sum); break;
+    case 5: plain_rows(get, bytes, p, row, rows, x, ldx, 5, sum); break;
+    case 6: plain_rows(get, bytes, p, row, rows, x, ldx, 6, sum); break;
+    case 7: plain_rows(get, bytes, p, row, rows, x, ldx, 7, sum); break;
+    default: plain_rows(get, bytes, p, row, rows, x, ldx, ST, sum);
+    }
+}
+
 /* A row of a panel that holds NaN codes. */
 static void panel_oracle(const struct cpu_part *p, int64_t row, int64_t b0, int nb, enum perm perm,
                          float *out)
@@ -175,10 +227,26 @@ CPU_INLINE void panel_rows(open_fn open, dec_fn dec, const struct shape f,
     static const struct shape shape_##name = {.ints = 1, __VA_ARGS__};                             \
     FORMAT_PANEL(name, __VA_ARGS__)
 
+#define PLAIN(name, get, bytes)                                                                    \
+    static const struct shape shape_##name = {.perm = PERM_NATURAL};                               \
+    static void small_##name(const struct cpu_part *p, int64_t row, int rows, const float *x,      \
+                             int64_t ldx, int T, float *sum)                                       \
+    {                                                                                              \
+        plain_small(get, bytes, p, row, rows, x, ldx, T, sum);                                     \
+    }                                                                                              \
+    FORMAT_PANEL(name, .perm = PERM_NATURAL)
+
+CPU_INLINE vf vf_f32(const void *p)
+{
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
 FORMAT(any, .perm = PERM_NATURAL)
-FORMAT(f32, .perm = PERM_NATURAL)
-FORMAT(f16s, .perm = PERM_NATURAL)
-FORMAT(bf16, .perm = PERM_NATURAL)
+PLAIN(f32, vf_f32, 4)
+PLAIN(f16s, vf_f16, 2)
+PLAIN(bf16, vf_bf16, 2)
 FORMAT(fp8, .ns = 1, .nans = 1, .xexp = FP8_XEXP, .ahead = 1)
 FORMAT(i8, .ns = 2, .ahead = 1)
 FORMAT(ct8, .ns = 2, .ahead = 1)

@@ -25,6 +25,8 @@ enum lk_mat_kind {
     LK_MAT_STACK = 0,   /* y = [x W0^T | x W1^T | ...], formats may differ a part */
     LK_MAT_GATE_UP = 1, /* two parts of equal shape; used by op gate_up only */
     LK_MAT_EMBED = 2,   /* rows are looked up; may also be used as a head (tied) */
+    LK_MAT_ROUGH = 3,   /* a STACK that only drafts read: a device whose `rough` is set keeps a smaller copy of its own and may
+                         * round weights and inputs to a few bits; not batch-invariant. Elsewhere a STACK */
 };
 
 /* What a kernel must know of the model to say at open whether it can run it. */
@@ -45,6 +47,7 @@ struct lk_dev {
     const struct lk_ops *ops;
     size_t act_bytes; /* bytes of one element of a linear's input: 4 (f32, CPU) or 2 (f16, CUDA) */
     int small_rows;   /* T up to which linears are batch-invariant (at least 16) */
+    int rough;        /* 1: a LK_MAT_ROUGH is worth its copy */
 
     void (*close)(struct lk_dev *d);
     void (*info)(struct lk_dev *d, struct lk_dev_info *out);

@@ -25,7 +25,8 @@ struct weights {
     struct lk_mat *embed, *head; /* head may be embed (tied) */
     const float *norm;
     struct layer *layers;
-    struct lk_mat *fc, *draft_head; /* MTP; draft_head NULL: the model's own head */
+    struct lk_mat *fc, *draft_head; /* MTP; draft_head NULL: the file has no shortlist */
+    struct lk_mat *rough_head;      /* the head once more, for drafts: smaller and not exact; NULL: not worth it */
     const float *mtp_embed_norm, *mtp_hidden_norm, *mtp_norm;
     struct layer mtp;
     const float *inv_freq;   /* [rope_dim/2] */
@@ -114,6 +115,9 @@ static inline int lk_conv_channels(const struct lk_shard_dims *d)
     return (2 * d->hk + d->hv) * d->gdn_dim;
 }
 
+/* Which head a call multiplies with: the model's, a file's shortlist, or the rough copy (columns as the model's). */
+enum which_head { HEAD_OWN, HEAD_SHORT, HEAD_ROUGH };
+
 /* parts.c */
 enum lk_part lk__part_of(const char *name);
 /* weights.c */
@@ -128,8 +132,7 @@ int lk__ctl_fill(struct lk_model *m, const struct lk_state *s, struct ctl *c, co
                  const int32_t *hidden_rows, struct lk_err *e);
 void lk__layer(struct lk_model *m, const struct lk_state *s, const struct layer *l,
                const struct lk_batch *b, int record, int window);
-void lk__head(struct lk_model *m, const float *hidden, const int32_t *rows, int n, int draft,
-              int argmax);
+void lk__head(struct lk_model *m, const float *hidden, const int32_t *rows, int n, enum which_head head, int argmax);
 void lk__results_set(struct lk_model *m, int n, int draft, int argmax);
 uint64_t lk__graph_key(const struct lk_state *s, const struct ctl *c, int kind, int flags);
 int lk__comm_status(const struct lk_model *m, struct lk_err *e);

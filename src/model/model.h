@@ -56,7 +56,7 @@ enum {
     LK_STEP_RECORD = 2,  /* verify: GDN state is recorded, not advanced; lk_model_fold finishes it */
     LK_STEP_HIDDEN = 4,  /* tap called after the embedding and each layer (score --hidden) */
     LK_STEP_ARGMAX = 8,  /* greedy ids of the logit rows */
-    LK_STEP_FULL = 16,   /* lk_model_mtp: the model's own head though the file has a shortlist */
+    LK_STEP_FULL = 16,   /* lk_model_mtp: the model's own head, not the file's shortlist or the device's rough copy */
 };
 
 struct lk_step { /* host memory; copied to the device by lk_model_step */

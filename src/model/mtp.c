@@ -7,7 +7,7 @@
 
 enum { GRAPH_MTP = 3 };
 
-static void issue(struct lk_model *m, struct lk_state *s, const struct lk_mtp_step *st, int draft)
+static void issue(struct lk_model *m, struct lk_state *s, const struct lk_mtp_step *st, enum which_head head)
 {
     struct lk_dev *d = m->dev;
     const struct lk_batch *b = &m->mtp.batch;
@@ -23,7 +23,7 @@ static void issue(struct lk_model *m, struct lk_state *s, const struct lk_mtp_st
     lk__layer(m, s, &m->w.mtp, b, 0, m->o.draft_window);
     d->ops->norm_f32(d, m->x, H, m->w.mtp_norm, eps, T, H, m->mtp_hidden, H);
     if (want && st->n_logits)
-        lk__head(m, m->mtp_hidden, m->mtp.logit_rows, st->n_logits, draft, st->flags & LK_STEP_ARGMAX);
+        lk__head(m, m->mtp_hidden, m->mtp.logit_rows, st->n_logits, head, st->flags & LK_STEP_ARGMAX);
 }
 
 static int check(const struct lk_model *m, const struct lk_state *s, const struct lk_mtp_step *st, struct lk_err *e)
@@ -45,18 +45,18 @@ int lk__model_mtp(struct lk_model *m, struct lk_state *s, const struct lk_mtp_st
     const struct lk_step rows = {.n_rows = st->n_rows, .n_lanes = st->n_lanes, .n_pages = st->n_pages,
                                  .n_logits = st->n_logits, .ids = st->ids, .lanes = st->lanes,
                                  .pages = st->pages, .logit_rows = st->logit_rows, .rope = st->rope};
-    int draft = m->w.draft_head && !(st->flags & LK_STEP_FULL);
+    enum which_head head = st->flags & LK_STEP_FULL ? HEAD_OWN : m->w.draft_head ? HEAD_SHORT : m->w.rough_head ? HEAD_ROUGH : HEAD_OWN;
     lk_mem_guard_begin("model mtp");
     rc = lk__ctl_fill(m, s, &m->mtp, &rows, st->hidden_rows, e);
     if (!rc) {
         int graph = st->n_rows <= m->dev->small_rows;
         uint64_t key = lk__graph_key(s, &m->mtp, GRAPH_MTP + (st->hidden_from != 0), st->flags);
         if (!graph || !m->dev->graph_begin(m->dev, key)) {
-            issue(m, s, st, draft);
+            issue(m, s, st, head);
             if (graph) m->dev->graph_end(m->dev);
         }
         int want = st->flags & (LK_STEP_LOGITS | LK_STEP_ARGMAX) && st->n_logits;
-        lk__results_set(m, want ? st->n_logits : 0, draft, want && st->flags & LK_STEP_ARGMAX);
+        lk__results_set(m, want ? st->n_logits : 0, head == HEAD_SHORT, want && st->flags & LK_STEP_ARGMAX);
         m->mtp_rows = st->n_rows;
         rc = lk__comm_status(m, e);
     }

@@ -225,15 +225,15 @@ void lk__results_set(struct lk_model *m, int n, int draft, int argmax)
     if (!draft && m->res.id0 + m->res.cols > m->o.vocab_used) m->res.used = m->o.vocab_used - m->res.id0;
 }
 
-void lk__head(struct lk_model *m, const float *hidden, const int32_t *rows, int n, int draft, int argmax)
+void lk__head(struct lk_model *m, const float *hidden, const int32_t *rows, int n, enum which_head head, int argmax)
 {
     struct lk_dev *d = m->dev;
+    const struct lk_mat *mats[] = {m->w.head, m->w.draft_head, m->w.rough_head};
     int H = m->shape.hidden;
-    lk__results_set(m, n, draft, argmax);
+    lk__results_set(m, n, head == HEAD_SHORT, argmax);
     d->ops->gather(d, hidden, H, rows, n, H, m->head_x);
     d->ops->to_act(d, m->head_x, H, n, H, m->head_h);
-    struct lk_linear_args a = {.w = draft ? m->w.draft_head : m->w.head, .x = m->head_h, .y = m->logits,
-                               .T = n, .ldy = m->head_ld};
+    struct lk_linear_args a = {.w = mats[head], .x = m->head_h, .y = m->logits, .T = n, .ldy = m->head_ld};
     d->ops->linear(d, &a);
     if (argmax)
         d->ops->argmax(d, m->logits, n, m->res.used, m->head_ld, m->res.id0, m->arg_ids,
@@ -256,7 +256,7 @@ static void issue(struct lk_model *m, struct lk_state *s, const struct lk_step *
     d->ops->norm_f32(d, m->x, H, m->w.norm, m->shape.eps, T, H, m->hidden, H);
     if (tap) st->tap(st->tap_arg, m->shape.layers, m->hidden, T);
     if (st->flags & (LK_STEP_LOGITS | LK_STEP_ARGMAX) && st->n_logits)
-        lk__head(m, m->hidden, m->main.logit_rows, st->n_logits, 0, st->flags & LK_STEP_ARGMAX);
+        lk__head(m, m->hidden, m->main.logit_rows, st->n_logits, HEAD_OWN, st->flags & LK_STEP_ARGMAX);
 }
 
 int lk__comm_status(const struct lk_model *m, struct lk_err *e)
@@ -296,7 +296,7 @@ int lk__model_head(struct lk_model *m, int n, const int32_t *rows, int flags, st
     lk_mem_guard_begin("model head");
     /* the step's own list may be shorter than n; the edit list is free between calls */
     m->dev->upload(m->dev, m->edit_ids, rows, (size_t)n * sizeof *rows);
-    lk__head(m, m->hidden, m->edit_ids, n, 0, flags & LK_STEP_ARGMAX);
+    lk__head(m, m->hidden, m->edit_ids, n, HEAD_OWN, flags & LK_STEP_ARGMAX);
     lk_mem_guard_end();
     return 0;
 }

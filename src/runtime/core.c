@@ -80,7 +80,7 @@ int lk_core_init(struct lk_core *c, struct lk_model *m, struct lk_state *s, cons
     if (c->o.vocab_used <= 0 || c->o.vocab_used > c->vocab) c->o.vocab_used = c->vocab;
     c->mtp = shape->mtp && o->draft != 0;
     c->rows_max = rows_most(c->dev);
-    lk_policy_init(&c->policy);
+    lk_policy_init(&c->policy, (double)lk_model_mtp_bytes(m) / (double)lk_model_step_bytes(m));
     int rc = lists_open(c, e);
     if (!rc) rc = lk_prefix_open(&c->prefix, s, &o->prefix, e);
     if (!rc && lk_state_slot_alloc(s, &c->spare_slot)) rc = lk_fail(e, LK_EINPUT, "the state has too few slots");

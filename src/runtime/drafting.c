@@ -25,7 +25,7 @@ static int drafts_now(const struct lk_seq *q)
 static void offer_make(struct lk_core *c, struct lk_seq *q, struct lk_offer *o)
 {
     int room = draft_room(c, q), most = room < LK_DRAFT_MAX ? room : LK_DRAFT_MAX;
-    *o = (struct lk_offer){.accept = c->mtp ? q->accept : NULL, .max_mtp = c->mtp ? most : 0};
+    *o = (struct lk_offer){.last = q->last_drafts, .accept = c->mtp ? q->accept : NULL, .max_mtp = c->mtp ? most : 0};
     if (q->draft < 0)
         o->n_lookup = lk_lookup_find(&c->lookup[q->lane], q->ids, q->n_ids, room, q->drafts, &o->match_len);
 }
@@ -64,6 +64,7 @@ static void plan(struct lk_core *c, int *k)
         }
         q->draft_from = o->from;
         q->match_len = o->match_len;
+        q->last_drafts = o->k;
         k[who[i]] = o->from == LK_DRAFT_MTP ? o->k : 0;
         q->n_drafts = o->from == LK_DRAFT_LOOKUP ? o->k : 0;
     }
@@ -158,9 +159,9 @@ int core_draft(struct lk_core *c, struct lk_err *e)
     if (!c->mtp) return 0;
     for (int l = 0; l < c->n_lanes; l++)
         if (k[l] > deepest) deepest = k[l];
-    int rc = catch_up(c, k, last_row, e);
     double t0 = lk_clock();
+    int rc = catch_up(c, k, last_row, e);
     for (int j = 2; !rc && j <= deepest; j++) rc = deepen(c, k, j, last_row, e);
-    if (!rc && deepest > 1) lk_policy_pass(&c->policy, (lk_clock() - t0) / (deepest - 1));
+    if (!rc && deepest > 0) lk_policy_pass(&c->policy, (lk_clock() - t0) / deepest);
     return rc;
 }

@@ -62,6 +62,7 @@ struct lk_seq {
     int match_len;           /* LOOKUP: length of the match the draft continues */
     float accept[LK_DRAFT_MAX]; /* running share of MTP drafts accepted at depth i, given depth i was reached */
     int probe;               /* rounds since the last draft */
+    int last_drafts;         /* of the last plan */
 
     enum lk_finish finish;
     int stop_index;

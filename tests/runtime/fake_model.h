@@ -214,7 +214,7 @@ int lk_model_open(struct lk_model **out, const struct lk_artifact *a, struct lk_
 }
 size_t lk_model_step_bytes(const struct lk_model *m)
 {
-    return 1;
+    return 8;
 }
 size_t lk_model_mtp_bytes(const struct lk_model *m)
 {
