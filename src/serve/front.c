@@ -19,7 +19,7 @@
 
 #define TICK_S 0.1
 #define DRAIN_S 120
-#define SILENCE_S 10.0 /* 40 beats missed */
+#define SILENCE_S 5.0 /* 20 beats missed; they come from a thread of their own, so neither loading nor a long step delays them */
 #define KEEP_RESPONSES 1024
 #define KEEP_CALLS 8192
 #define KEEP_BYTES (256u << 20)
