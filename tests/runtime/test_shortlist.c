@@ -57,6 +57,7 @@ static void bench_open(struct bench *b, int32_t *map, size_t n)
     if (!rc && map) shortlist_add(h->artifact, map, n);
     if (!rc) rc = lk_shape_read(&shape, lk_artifact_config(h->artifact), &e);
     if (!rc) rc = lk_rank_device(&h->dev, &dev, 0, &e);
+    if (!rc) h->dev->rough = 0; /* a list of all tokens equals no list only where both heads are exact */
     int vocab = rc ? 0 : lk_tokenizer_vocab(h->tok);
     const struct lk_model_opts mo = {.max_rows = 128, .max_lanes = 1, .max_pages = 20, .max_logit_rows = LK_ROUND_MAX,
                                      .vocab_used = vocab, .max_edits = LK_EDITS};

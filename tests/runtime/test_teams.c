@@ -120,10 +120,17 @@ static void two_ranks_answer_as_one(void **state)
     lk_engine_close(e);
     o = opts_ranks(model, 2);
     e = engine_open(&o);
-    run_alone(e, prompts, PROMPTS, 0, "two ranks, cold");
-    run_alone(e, prompts, 10, 0, "two ranks, warm");
-    run_alone(e, prompts, 10, 3, "two ranks, warm, draft 3");
-    run_together(e, prompts, PROMPTS, 3, "two ranks, batched, draft 3");
+    for (int draft = 0; draft <= 3; draft += 3) { /* all eight rows: draft 0 and 3, alone and batched, cold and warm */
+        struct lk_err err = {0};
+        char how[64];
+        for (int row = 0; row < 4; row++) {
+            int together = row / 2, warm = row % 2;
+            if (!warm) assert_int_equal(lk_engine_forget(e, &err), 0);
+            snprintf(how, sizeof how, "two ranks, draft %d, %s, %s", draft, together ? "batched" : "alone", warm ? "warm" : "cold");
+            (together ? run_together : run_alone)(e, prompts, PROMPTS, draft, how);
+            print_message("%s: %d prompts, all ids those of one device\n", how, PROMPTS);
+        }
+    }
     lk_engine_close(e);
     for (int i = 0; i < PROMPTS; i++) {
         lk_ids_free(&prompts[i].ids);
