@@ -208,7 +208,7 @@ static int cpu_pick(struct cpu_dev *c, const char *isa, struct lk_err *e)
         }
         c->kern = kerns[i];
         c->isa = c->kern->name;
-        c->base.rough = 1;
+        c->base.rough = 0.5 + 2.0 / ROUGH_G;
         c->kern->ops(&c->ops);
         return 0;
     }

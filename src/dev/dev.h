@@ -47,7 +47,7 @@ struct lk_dev {
     const struct lk_ops *ops;
     size_t act_bytes; /* bytes of one element of a linear's input: 4 (f32, CPU) or 2 (f16, CUDA) */
     int small_rows;   /* T up to which linears are batch-invariant (at least 16) */
-    int rough;        /* 1: a LK_MAT_ROUGH is worth its copy */
+    double rough;     /* bytes a weight that the copy of a LK_MAT_ROUGH takes; 0: no copy is made */
 
     void (*close)(struct lk_dev *d);
     void (*info)(struct lk_dev *d, struct lk_dev_info *out);

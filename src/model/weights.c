@@ -153,7 +153,7 @@ static int load_mat(struct binder *b, enum lk_mat_kind kind, const struct part *
         rc = m->dev->mat_load(m->dev, kind, w, count, out, e);
         if (rc) lk_err_prefix(e, "%s: tensor %s%s", lk_artifact_path(b->a), b->prefix, p->name);
     }
-    if (!b->keep) disown(m, first);
+    if (!b->keep || kind == LK_MAT_ROUGH) disown(m, first); /* nothing points into them */
     if (!b->need) lk_progress_set(&b->bar, b->bar.done);
     return rc;
 }
@@ -341,7 +341,11 @@ static int bind_rough_head(struct binder *b, struct lk_err *e)
     const struct lk_shape *s = &m->shape;
     double bytes = (double)lk_mat_head(m->w.head)->bytes, all = bytes;
     for (int i = 0; i < s->layers; i++) all += (double)layer_bytes(m->w.layers + i);
-    if (!m->dev->rough || m->w.draft_head || s->hidden % 64 || bytes < ROUGH_SHARE * all) return 0;
+    if (m->dev->rough <= 0 || m->w.draft_head || s->hidden % 64 || bytes < ROUGH_SHARE * all) return 0;
+    if (b->need) {
+        b->need->copied += (size_t)((double)lk_mat_head(m->w.head)->n * s->hidden * m->dev->rough);
+        return 0;
+    }
     uint64_t done = b->bar.done;
     const struct part head = {s->tied ? "embed_tokens" : "lm_head", s->vocab, s->hidden, s->tied};
     int rc = load_mat(b, LK_MAT_ROUGH, &head, 1, &m->w.rough_head, e);
