@@ -140,7 +140,7 @@ static void reply_whole(struct lk_run *r)
     lk_run_totals(r, t);
     for (int i = 0; i < r->p.n; i++) json_array_append_new(choices, choice_json(&t[i], i));
     json_t *out = json_pack("{s:s, s:s, s:I, s:s, s:o, s:o, s:o}", "id", r->id, "object", "chat.completion", "created", r->created,
-                            "model", r->f->s->name, "choices", choices, "usage", lk_usage_openai(t, r->p.n), "timings",
+                            "model", r->f->s->name, "choices", choices, "usage", lk_usage_openai(t, r->p.n, r->p.n), "timings",
                             lk_timings_json(&t[0]));
     struct lk_hx *x = r->x;
     lk_hx_on_gone(x, NULL, NULL);
@@ -177,7 +177,7 @@ static void end_stream(struct lk_run *r)
     if (r->p.include_usage)
         lk_hx_send_json(r->x, NULL,
                         json_pack("{s:s, s:s, s:I, s:s, s:[], s:o, s:o}", "id", r->id, "object", "chat.completion.chunk", "created",
-                                  r->created, "model", r->f->s->name, "choices", "usage", lk_usage_openai(t, r->p.n), "timings",
+                                  r->created, "model", r->f->s->name, "choices", "usage", lk_usage_openai(t, r->p.n, r->p.n), "timings",
                                   lk_timings_json(&t[0])));
     struct lk_hx *x = r->x;
     lk_hx_on_gone(x, NULL, NULL);

@@ -1,5 +1,5 @@
-/* POST /v1/completions: a finished prompt (text with control tokens, or token ids) is continued; nothing is parsed. One
- * prompt a request; n choices. */
+/* POST /v1/completions: finished prompts (text with control tokens, or token ids) are continued; nothing is parsed. Up to 16 choices a
+ * request, n for each prompt; choice i belongs to prompt i / n. */
 #include "serve/run.h"
 
 #include <string.h>
@@ -7,15 +7,16 @@
 struct completion {
     size_t lp_sent[LK_MAX_N];
     int offset[LK_MAX_N]; /* characters so far, for text_offset */
-    struct lk_buf prompt;
+    struct lk_buf prompt[LK_MAX_N]; /* echo */
+    int per;                        /* choices a prompt */
 };
 
 static void free_completion(void *own)
 {
-    lk_buf_free(&((struct completion *)own)->prompt);
+    for (int i = 0; i < LK_MAX_N; i++) lk_buf_free(&((struct completion *)own)->prompt[i]);
 }
 
-static int read_ids(struct lk_run *r, const json_t *list, struct lk_fault *f)
+static int read_ids(struct lk_run *r, const json_t *list, struct lk_ids *out, struct lk_fault *f)
 {
     json_int_t vocab = lk_tokenizer_vocab(r->f->s->tok);
     const json_t *v;
@@ -24,24 +25,36 @@ static int read_ids(struct lk_run *r, const json_t *list, struct lk_fault *f)
     {
         if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= vocab)
             return lk_fault_field(f, "prompt", "token ids must be integers from 0 to %lld", (long long)vocab - 1);
-        if (lk_ids_add(&r->ask.ids, (int32_t)json_integer_value(v)))
+        if (lk_ids_add(out, (int32_t)json_integer_value(v)))
             return lk_fault_set(f, 503, "out_of_memory", NULL, "no memory for the prompt");
     }
     return 0;
 }
 
-static int read_prompt(struct lk_run *r, struct lk_fault *f)
+static int read_one(struct lk_run *r, const json_t *p, struct lk_ids *out, struct lk_fault *f)
 {
-    const json_t *p = json_object_get(r->body, "prompt");
     struct lk_err e = {0};
-    if (json_is_array(p) && json_array_size(p) == 1 && !json_is_integer(json_array_get(p, 0))) p = json_array_get(p, 0);
-    if (json_is_array(p)) {
-        if (!json_is_integer(json_array_get(p, 0))) return lk_fault_field(f, "prompt", "takes one prompt: a string, or an array of token ids");
-        return read_ids(r, p, f);
+    if (json_is_array(p)) return read_ids(r, p, out, f);
+    if (!json_is_string(p)) return lk_fault_field(f, "prompt", "must be a string, an array of token ids, or an array of either");
+    if (lk_tokenizer_encode(r->f->s->tok, json_string_value(p), json_string_length(p), LK_SPECIALS_ALL, out, &e)) return lk_fault_err(f, &e);
+    return 0;
+}
+
+/* One prompt, or an array of them; p.n becomes the number of all choices. */
+static int read_prompts(struct lk_run *r, struct lk_fault *f)
+{
+    json_t *p = json_object_get(r->body, "prompt");
+    struct completion *own = r->own;
+    size_t n = json_array_size(p);
+    own->per = r->p.n;
+    if (!json_is_array(p) || !n || json_is_integer(json_array_get(p, 0))) return read_one(r, p, &r->ask.ids, f);
+    if (n * (size_t)r->p.n > LK_MAX_N)
+        return lk_fault_field(f, "prompt", "%zu prompts with n = %d are more than the %d choices of a request", n, r->p.n, LK_MAX_N);
+    for (size_t i = 0; i < n; i++) {
+        r->n_prompts = (int)i + 1;
+        if (read_one(r, json_array_get(p, i), &r->prompts[i], f)) return -1;
     }
-    if (!json_is_string(p)) return lk_fault_field(f, "prompt", "must be a string or an array of token ids");
-    if (lk_tokenizer_encode(r->f->s->tok, json_string_value(p), json_string_length(p), LK_SPECIALS_ALL, &r->ask.ids, &e))
-        return lk_fault_err(f, &e);
+    r->p.n *= (int)n;
     return 0;
 }
 
@@ -64,7 +77,7 @@ static int read_all(struct lk_run *r, struct lk_fault *f)
     if (lk_get_bool(r->body, "echo", &r->p.echo, f) < 0 || lk_get_obj(r->body, "stream_options", &o, f) < 0) return -1;
     if (o && !r->p.stream) return lk_fault_field(f, "stream_options", "needs stream: true");
     if (o && lk_get_bool(o, "stream_options.include_usage", &r->p.include_usage, f) < 0) return -1;
-    return read_prompt(r, f);
+    return read_prompts(r, f);
 }
 
 /* The old shape: parallel arrays. Entries from..n of the chat-like list. */
@@ -125,14 +138,14 @@ static void end_all(struct lk_run *r)
     lk_run_totals(r, t);
     for (int i = 0; i < r->p.n && !r->p.stream; i++) {
         struct lk_buf whole = {0};
-        if (r->p.echo) lk_buf_add(&whole, own->prompt.data, own->prompt.len);
+        if (r->p.echo) lk_buf_add(&whole, own->prompt[i / own->per].data, own->prompt[i / own->per].len);
         lk_buf_add(&whole, t[i].content->data, t[i].content->len);
         json_array_append_new(choices, choice_json(r, i, whole.data, whole.len, finish_name(t[i].finish)));
         lk_buf_free(&whole);
     }
     if (!r->p.stream || r->p.include_usage) {
         out = envelope(r, choices);
-        json_object_set_new(out, "usage", lk_usage_openai(t, r->p.n));
+        json_object_set_new(out, "usage", lk_usage_openai(t, r->p.n, own->per));
         json_object_set_new(out, "timings", lk_timings_json(&t[0]));
     } else {
         json_decref(choices);
@@ -174,13 +187,16 @@ void lk_api_completions(struct lk_front *f, struct lk_hx *x)
     struct lk_run *r = lk_run_new(f, x, &fault);
     struct completion *own = r ? lk_arena_alloc(&r->arena, sizeof *own) : NULL;
     if (r && !own) lk_fault_set(&fault, 503, "out_of_memory", NULL, "no memory for a request");
+    if (r && own) {
+        r->own = own;
+        r->free_own = free_completion;
+    }
     if (!r || !own || read_all(r, &fault)) {
         lk_run_fail(r, x, &fault);
         return;
     }
-    r->own = own;
-    r->free_own = free_completion;
-    if (r->p.echo) lk_tokenizer_decode(f->s->tok, r->ask.ids.v, r->ask.ids.n, 0, &own->prompt);
+    const struct lk_ids *ids = r->n_prompts ? r->prompts : &r->ask.ids;
+    for (int i = 0; r->p.echo && (i == 0 || i < r->n_prompts); i++) lk_tokenizer_decode(f->s->tok, ids[i].v, ids[i].n, 0, &own->prompt[i]);
     lk_front_id(f, "cmpl-", r->id);
     if (lk_run_start(r, "completion", 0, on_gen, &fault)) {
         lk_run_fail(r, x, &fault);
@@ -188,5 +204,8 @@ void lk_api_completions(struct lk_front *f, struct lk_hx *x)
     }
     if (!r->p.stream) return;
     lk_hx_stream(x);
-    for (int i = 0; i < r->p.n && own->prompt.len; i++) chunk(r, i, own->prompt.data, own->prompt.len, NULL);
+    for (int i = 0; i < r->p.n; i++) {
+        const struct lk_buf *p = &own->prompt[i / own->per];
+        if (p->len) chunk(r, i, p->data, p->len, NULL);
+    }
 }

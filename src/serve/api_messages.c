@@ -254,6 +254,7 @@ void lk_api_messages(struct lk_front *f, struct lk_hx *x)
     lk_gen_read(r->gen[0], &t);
     lk_hx_stream(x);
     say(r, "message_start", json_pack("{s:o}", "message", message_json(r, json_array(), &t, 0)));
+    say(r, "ping", json_object()); /* as Anthropic's own streams do; silence later on brings more of them (http.c) */
 }
 
 void lk_api_count_tokens(struct lk_front *f, struct lk_hx *x)

@@ -18,6 +18,8 @@ struct responses {
     int call;
     json_int_t seq;
     int store;
+    const json_t *lp;         /* all log probabilities so far, or NULL; borrowed from the generation */
+    size_t lp_item, lp_sent;  /* those of the open item begin here; told in deltas so far */
 };
 
 static void free_responses(void *own)
@@ -123,7 +125,22 @@ static int refuse_unsupported(struct lk_run *r, struct lk_fault *f)
     if (background) return lk_fault_set(f, 400, "background_not_supported", "background", "background: not supported");
     if (truncation && strcmp(truncation, "disabled") && strcmp(truncation, "auto"))
         return lk_fault_field(f, "truncation", "must be disabled or auto");
-    if (top) return lk_fault_set(f, 400, "logprobs_not_supported", "top_logprobs", "top_logprobs: use /v1/chat/completions");
+    r->p.logprobs = top ? (int)top + 1 : 0;
+    return 0;
+}
+
+/* include: what a client may ask for beside the answer; log probabilities are the one part this server can tell. */
+static int read_include(struct lk_run *r, struct lk_fault *f)
+{
+    const json_t *list = NULL, *v;
+    size_t i;
+    if (lk_get_arr(r->body, "include", &list, f) < 0) return -1;
+    json_array_foreach((json_t *)list, i, v)
+    {
+        const char *name = json_string_value(v);
+        if (!name) return lk_fault_field(f, "include", "must be an array of strings");
+        if (!strcmp(name, "message.output_text.logprobs") && !r->p.logprobs) r->p.logprobs = 1;
+    }
     return 0;
 }
 
@@ -152,7 +169,7 @@ static int read_all(struct lk_run *r, struct lk_fault *f)
     struct responses *own = r->own;
     const json_t *meta = NULL;
     own->store = 1;
-    if (refuse_unsupported(r, f) || lk_run_max_tokens(r, names, 1, f) || read_format(r, f) ||
+    if (refuse_unsupported(r, f) || read_include(r, f) || lk_run_max_tokens(r, names, 1, f) || read_format(r, f) ||
         lk_get_bool(r->body, "store", &own->store, f) < 0 || lk_get_obj(r->body, "metadata", &meta, f) < 0 ||
         lk_params_budget(&r->p, r->body, f) || read_prompt(r, f))
         return -1;
@@ -203,12 +220,20 @@ static json_int_t item_index(const struct responses *own)
     return (json_int_t)json_array_size(own->output);
 }
 
+/* Log probabilities from..end of the open message. */
+static json_t *logprobs_from(const struct responses *own, size_t from)
+{
+    json_t *list = json_array();
+    for (; from < json_array_size(own->lp); from++) json_array_append(list, json_array_get(own->lp, from));
+    return list;
+}
+
 static json_t *text_part(const struct responses *own, const char *text, size_t n)
 {
     json_t *p = json_pack("{s:s, s:s%}", "type", own->open == MESSAGE ? "output_text" : "reasoning_text", "text", text ? text : "", n);
     if (own->open == MESSAGE) {
         json_object_set_new(p, "annotations", json_array());
-        json_object_set_new(p, "logprobs", json_array());
+        json_object_set_new(p, "logprobs", logprobs_from(own, own->lp_item));
     }
     return p;
 }
@@ -242,12 +267,15 @@ static void open_item(struct lk_run *r, enum item kind, const json_t *call)
     static const char *const prefix[] = {"", "rs_", "msg_", "fc_"};
     struct responses *own = r->own;
     own->open = kind;
+    own->lp_item = own->lp_sent;
     lk_buf_reset(&own->text);
     lk_front_id(r->f, prefix[kind], own->item_id);
     say(r, "response.output_item.added", json_pack("{s:I, s:o}", "output_index", item_index(own), "item", item_json(r, call, 0)));
     if (kind == CALL) return;
     json_t *o = at(own, 1);
-    json_object_set_new(o, "part", text_part(own, "", 0));
+    json_t *part = text_part(own, "", 0);
+    if (kind == MESSAGE) json_object_set_new(part, "logprobs", json_array());
+    json_object_set_new(o, "part", part);
     say(r, "response.content_part.added", o);
 }
 
@@ -262,7 +290,7 @@ static void close_item(struct lk_run *r, const json_t *call)
         json_object_set(o, "name", json_object_get(call, "name"));
         say(r, "response.function_call_arguments.done", o);
     } else {
-        if (own->open == MESSAGE) json_object_set_new(o, "logprobs", json_array());
+        if (own->open == MESSAGE) json_object_set_new(o, "logprobs", logprobs_from(own, own->lp_item));
         say(r, own->open == MESSAGE ? "response.output_text.done" : "response.reasoning_text.done", o);
         o = at(own, 1);
         json_object_set_new(o, "part", text_part(own, text, own->text.len));
@@ -271,6 +299,8 @@ static void close_item(struct lk_run *r, const json_t *call)
     json_t *item = item_json(r, call, 1);
     say(r, "response.output_item.done", json_pack("{s:I, s:O}", "output_index", item_index(own), "item", item));
     json_array_append_new(own->output, item);
+    /* thinking has none, and what follows it in the same round may be there already */
+    if (own->open != REASONING) own->lp_sent = json_array_size(own->lp);
     own->open = NONE;
 }
 
@@ -283,7 +313,10 @@ static void piece(struct lk_run *r, const struct lk_gen_event *ev)
     if (!r->p.stream) return;
     json_t *o = at(own, own->open != CALL);
     json_object_set_new(o, "delta", json_stringn(ev->text, ev->len));
-    if (own->open == MESSAGE) json_object_set_new(o, "logprobs", json_array());
+    if (own->open == MESSAGE) {
+        json_object_set_new(o, "logprobs", logprobs_from(own, own->lp_sent));
+        own->lp_sent = json_array_size(own->lp);
+    }
     say(r, names[own->open], o);
 }
 
@@ -341,6 +374,7 @@ static void on_gen(void *arg, struct lk_gen *g, const struct lk_gen_event *ev)
     struct lk_gen_totals t;
     const json_t *call;
     lk_gen_read(g, &t);
+    own->lp = t.logprobs;
     call = json_array_get(t.calls, (size_t)own->call);
     switch (ev->kind) {
     case LK_GEN_REASONING:

@@ -111,15 +111,19 @@ int lk_rule_schema(struct lk_wire_rule *r, struct lk_arena *a, const json_t *sch
     return r->schema ? 0 : -1;
 }
 
-json_t *lk_usage_openai(const struct lk_gen_totals *t, int n)
+json_t *lk_usage_openai(const struct lk_gen_totals *t, int n, int per)
 {
-    int completion = 0, reasoning = 0;
+    int completion = 0, reasoning = 0, prompt = 0, cached = 0;
+    for (int i = 0; i < n; i += per) {
+        prompt += t[i].prompt;
+        cached += t[i].cached;
+    }
     for (int i = 0; i < n; i++) {
         completion += t[i].completion;
         reasoning += t[i].reasoning;
     }
-    return json_pack("{s:i, s:i, s:i, s:{s:i}, s:{s:i}}", "prompt_tokens", t->prompt, "completion_tokens", completion,
-                     "total_tokens", t->prompt + completion, "prompt_tokens_details", "cached_tokens", t->cached,
+    return json_pack("{s:i, s:i, s:i, s:{s:i}, s:{s:i}}", "prompt_tokens", prompt, "completion_tokens", completion,
+                     "total_tokens", prompt + completion, "prompt_tokens_details", "cached_tokens", cached,
                      "completion_tokens_details", "reasoning_tokens", reasoning);
 }
 

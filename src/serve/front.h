@@ -62,7 +62,7 @@ int lk_rule_tools(struct lk_wire_rule *r, struct lk_arena *a, enum lk_choice cho
 /* The schema (NULL: any JSON object) as the answer's rule; an unsupported keyword is a 400 that names it. */
 int lk_rule_schema(struct lk_wire_rule *r, struct lk_arena *a, const json_t *schema, const char *where, struct lk_fault *fault);
 
-json_t *lk_usage_openai(const struct lk_gen_totals *t, int n);
+json_t *lk_usage_openai(const struct lk_gen_totals *t, int n, int per); /* per: choices a prompt */
 json_t *lk_timings_json(const struct lk_gen_totals *t);
 
 /* Endpoints. */

@@ -492,7 +492,7 @@ static int submit(struct lk_gen *g, struct lk_fault *f)
         .draft = -2,
         .deadline = g->o.deadline_s,
     };
-    w.r.sampling.seed += (uint64_t)g->o.index;
+    w.r.sampling.seed += (uint64_t)g->o.draw;
     w.rule.thinking_open = g->o.thinking_open;
     w.rule.budget = p->budget;
     w.rule.budget_text = p->budget_text;

@@ -41,7 +41,8 @@ typedef void (*lk_gen_fn)(void *arg, struct lk_gen *g, const struct lk_gen_event
 struct lk_gen_opts {
     const struct lk_ids *ids;
     const struct lk_params *p;
-    int index;             /* choice; the seed is p's plus this */
+    int index;             /* choice */
+    int draw;              /* which of its prompt's choices: the seed is p's plus this */
     int chat;              /* 1: reasoning, content and calls are told apart; 0: all is content */
     int thinking_open;
     const json_t *tools;   /* typing of arguments; NULL: none */

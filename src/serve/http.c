@@ -182,7 +182,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
         if (!x->streaming || now - x->sent_at < h->o.keepalive_s) continue;
         struct evbuffer *b = evbuffer_new();
         if (!b) return;
-        evbuffer_add_printf(b, ": keep-alive\n\n");
+        evbuffer_add_printf(b, x->anthropic ? "event: ping\ndata: {\"type\":\"ping\"}\n\n" : ": keep-alive\n\n");
         evhttp_send_reply_chunk(x->req, b);
         evbuffer_free(b);
         x->sent_at = now;

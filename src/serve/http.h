@@ -23,7 +23,7 @@ struct lk_http_opts {
     const char *host;
     int port;              /* 0: any free one */
     size_t max_body;
-    double keepalive_s;    /* a silent stream gets a comment so often */
+    double keepalive_s;    /* a silent stream gets a comment so often, in Anthropic's shape a ping */
     const char *cors;      /* allowed origin, "*", or NULL */
     void (*handler)(void *arg, struct lk_hx *x);
     void (*done)(void *arg, const char *route, int status); /* one call a finished exchange; 499: the client left */

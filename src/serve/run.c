@@ -42,6 +42,7 @@ void lk_run_free(struct lk_run *r)
     json_decref(r->tools);
     lk_params_free(&r->p);
     lk_ask_free(&r->ask);
+    for (int i = 0; i < r->n_prompts; i++) lk_ids_free(&r->prompts[i]);
     lk_arena_free(&r->arena);
     lk_free(r);
 }
@@ -58,12 +59,17 @@ static const char *field_of(const char *kind)
 
 int lk_run_start(struct lk_run *r, const char *kind, int chat, lk_gen_fn fn, struct lk_fault *fault)
 {
-    if (lk_front_fit(r->f, &r->ask.ids, field_of(kind), fault) || lk_gens_room(r->f->gens, r->p.n, fault)) return -1;
+    const struct lk_ids *ids = r->n_prompts ? r->prompts : &r->ask.ids;
+    int per = r->n_prompts ? r->p.n / r->n_prompts : r->p.n;
+    for (int i = 0; i == 0 || i < r->n_prompts; i++)
+        if (lk_front_fit(r->f, &ids[i], field_of(kind), fault)) return -1;
+    if (lk_gens_room(r->f->gens, r->p.n, fault)) return -1;
     for (int i = 0; i < r->p.n; i++) {
         struct lk_gen_opts o = {
-            .ids = &r->ask.ids,
+            .ids = &ids[i / per],
             .p = &r->p,
             .index = i,
+            .draw = i % per,
             .chat = chat,
             .thinking_open = chat && r->ask.thinking_open,
             .tools = r->tools,

@@ -12,6 +12,8 @@ struct lk_run {
     struct lk_params p;
     struct lk_chat_opts chat;
     struct lk_ask ask;
+    struct lk_ids prompts[LK_MAX_N]; /* several, instead of ask's one: completions only */
+    int n_prompts;                   /* 0: ask's */
     struct lk_arena arena;
     struct lk_wire_rule rule;
     struct lk_gen *gen[LK_MAX_N];
@@ -25,7 +27,7 @@ struct lk_run {
 /* Parses the body and reads the shared parameters. NULL with fault filled. */
 struct lk_run *lk_run_new(struct lk_front *f, struct lk_hx *x, struct lk_fault *fault);
 void lk_run_free(struct lk_run *r); /* ends its generations */
-/* Starts p.n generations; from here the exchange ends by the last DONE, a FAILED, or the client leaving.
+/* Starts p.n generations, the first p.n / n_prompts of them for the first prompt; from here the exchange ends by the last DONE, a FAILED, or the client leaving.
  * fn gets the run as arg. 0, or fault filled. */
 int lk_run_start(struct lk_run *r, const char *kind, int chat, lk_gen_fn fn, struct lk_fault *fault);
 /* Answers with the fault and frees the run (NULL is fine) and the exchange. */

@@ -40,7 +40,59 @@ def test_completion_logprobs(client):
     assert all(len(t) == 2 for t in lp.top_logprobs)
 
 
+def test_completion_of_several_prompts(client):
+    prompts = ["def add(a, b):\n", "The river", "1, 2, 3,"]
+    kw = {"model": "demo", "max_tokens": 8, "temperature": 1, "seed": 7}
+    alone = [client.completions.create(prompt=p, n=2, **kw) for p in prompts]
+    r = client.completions.create(prompt=prompts, n=2, **kw)
+    assert [c.index for c in r.choices] == list(range(6))
+    assert [c.text for c in r.choices] == [c.text for a in alone for c in a.choices]  # prompt by prompt, with each one's own draws
+    assert r.usage.prompt_tokens == sum(a.usage.prompt_tokens for a in alone)
+    assert r.usage.completion_tokens == sum(a.usage.completion_tokens for a in alone)
+    texts = [""] * 6
+    for c in client.completions.create(prompt=prompts, n=2, stream=True, **kw):
+        for x in c.choices:
+            texts[x.index] += x.text
+    assert texts == [c.text for c in r.choices]
+    echo = client.completions.create(prompt=prompts, echo=True, **kw)
+    assert [c.text[:len(p)] for c, p in zip(echo.choices, prompts)] == prompts
+    ids = client.completions.create(prompt=[[100, 101], [102]], **kw)
+    assert len(ids.choices) == 2 and ids.usage.prompt_tokens == 3
+    for bad in (["a"] * 17, ["a", 5], [[1], "a", {}], [], [[]], ["a", ""]):
+        with pytest.raises(openai.BadRequestError) as e:
+            client.completions.create(prompt=bad, **kw)
+        assert e.value.param == "prompt", bad
+
+
 # ---- /v1/responses ----
+
+def test_response_logprobs(client):
+    kw = {"model": "demo", "input": ASK, "max_output_tokens": 24, "temperature": 0, "reasoning": {"effort": "none"}}
+    part = client.responses.create(top_logprobs=3, include=["message.output_text.logprobs"], **kw).output[0].content[0]
+    assert "".join(bytes(t.bytes).decode() for t in part.logprobs) == part.text
+    assert all(t.logprob <= 0 and len(t.top_logprobs) == 3 for t in part.logprobs)
+    chat = client.chat.completions.create(model="demo", messages=[{"role": "user", "content": ASK}], max_tokens=24, temperature=0, logprobs=True,
+                                          top_logprobs=3, extra_body={"enable_thinking": False}).choices[0]
+    assert [(t.token, t.logprob) for t in chat.logprobs.content] == [(t.token, t.logprob) for t in part.logprobs]
+    told = []
+    for ev in client.responses.create(stream=True, top_logprobs=3, **kw):
+        if ev.type == "response.output_text.delta":
+            told += [t.token for t in ev.logprobs]
+        if ev.type == "response.output_text.done":
+            assert [t.token for t in ev.logprobs] == told
+    assert told == [t.token for t in part.logprobs]
+    only = client.responses.create(include=["message.output_text.logprobs"], **kw).output[0].content[0]
+    assert [t.logprob for t in only.logprobs] == [t.logprob for t in part.logprobs] and not only.logprobs[0].top_logprobs
+    assert not client.responses.create(**kw).output[0].content[0].logprobs
+
+
+def test_response_logprobs_leave_thinking_out(client):
+    r = client.responses.create(model="demo", input=ASK, max_output_tokens=96, temperature=0, top_logprobs=1)
+    part = r.output[-1].content[0]
+    assert r.output[0].type == "reasoning" and part.text.strip()
+    assert "".join(bytes(t.bytes).decode() for t in part.logprobs).strip() == part.text.strip()
+
+
 
 def test_response(client):
     r = client.responses.create(model="demo", input=ASK, max_output_tokens=64, temperature=0)

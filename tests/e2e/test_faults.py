@@ -177,6 +177,15 @@ def test_keepalive_comments(own):
         pytest.skip("the prompt was read faster than the shortest silence that gets a comment")
 
 
+def test_anthropic_pings(own):
+    body = {"model": "demo", "max_tokens": 3, "stream": True,
+            "messages": [{"role": "user", "content": f"{time.time()} " + "many words of a long prompt " * 900}]}
+    names = [n for n, _ in sse(own.request("POST", "/v1/messages", body)[2])]
+    assert names[:2] == ["message_start", "ping"] and names[-1] == "message_stop"
+    if names.count("ping") == 1:
+        pytest.skip("the prompt was read faster than the shortest silence that gets another ping")
+
+
 # ---- engines that die ----
 
 @pytest.mark.parametrize("state", ["decode", "prefill", "idle"])
