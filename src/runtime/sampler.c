@@ -56,10 +56,23 @@ static uint64_t noise_key(uint64_t seed, uint64_t pos)
     return mix64(mix64(seed + 0x9e3779b97f4a7c15u) + (pos + 1) * 0x9e3779b97f4a7c15u);
 }
 
+static uint64_t noise_bits(uint64_t key, int32_t id)
+{
+    return mix64(key + ((uint64_t)(uint32_t)id + 1) * 0xd1342543de82ef95u) >> 11;
+}
+
 static double noise_uniform(uint64_t key, int32_t id)
 {
-    uint64_t h = mix64(key + ((uint64_t)(uint32_t)id + 1) * 0xd1342543de82ef95u);
-    return ((double)(h >> 11) + 0.5) * 0x1p-53;
+    return ((double)noise_bits(key, id) + 0.5) * 0x1p-53;
+}
+
+/* 1: noise of these bits cannot lift a candidate over one that is `gap` ahead. It would need -log u <= e^-gap, and so
+ * 1 - u <= 2^-k for every whole k <= gap / log 2. Spares two logarithms for nearly all of a 248,320-token row. */
+static int noise_falls_short(uint64_t bits, double gap)
+{
+    double halvings = gap * 1.4426950 - 1e-3;
+    int k = !(halvings >= 1) ? 0 : halvings < 52 ? (int)halvings : 52; /* no number: infinite logits */
+    return ((uint64_t)1 << 53) - bits > ((uint64_t)1 << (53 - k)) + 1;
 }
 
 double lk_sample_uniform(uint64_t seed, uint64_t pos, int32_t id)
@@ -92,9 +105,10 @@ static double cands_total(const struct lk_sampling *s, const struct lk_cand *c, 
 static int32_t cands_draw(const struct lk_sampling *s, const struct lk_cand *c, int n, uint64_t pos)
 {
     uint64_t key = noise_key(s->seed, pos);
-    double best = -INFINITY;
+    double best = -INFINITY, inv = 1 / (double)s->temp;
     int32_t id = -1;
     for (int i = 0; i < n; i++) {
+        if (id >= 0 && noise_falls_short(noise_bits(key, c[i].id), best - c[i].val * inv)) continue;
         double v = c[i].val / (double)s->temp - log(-log(noise_uniform(key, c[i].id)));
         if (id < 0 || v > best || (v == best && c[i].id < id)) {
             best = v;

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -59,7 +60,7 @@ def wait_state(server, state, seconds=60):
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("state", ["waiting", "prefill", "decode"])
 def test_client_leaves(own, path, stream, state):
-    if path != "/v1/chat/completions" and stream == (state == "decode"):
+    if not LONG and path != "/v1/chat/completions" and stream == (state == "decode"):
         return  # half of the table for the others: the code below the endpoint is one
     words = f"{time.time()} " + "many words of a long prompt " * (900 if state == "prefill" else 1)
     body = {**endless(own), "stream": stream, "messages": [{"role": "user", "content": words}]}
@@ -83,6 +84,35 @@ def test_client_leaves(own, path, stream, state):
     assert sum(r["state"] == "decode" for r in own.get("/slots")[1]["requests"]) == len(others)  # nobody else's was stopped
     [o.close() for o in others]
     assert own.wait_idle() < 30
+    works(own)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_client_leaves_several_choices(own, stream):
+    words = [f"{time.time()} {i} " + "many words " * 20 for i in range(2)]
+    s = raw(own, {**endless(own), "stream": stream, "prompt": words, "n": 2}, "/v1/completions")
+    end = time.time() + 60
+    while sum(r["state"] == "decode" for r in own.get("/slots")[1]["requests"]) < 2:
+        assert time.time() < end
+        time.sleep(0.01)
+    assert len(own.get("/slots")[1]["requests"]) == 4  # two run, two wait
+    s.close()
+    assert own.wait_idle() < 30
+    works(own)
+
+
+@pytest.mark.parametrize("sent", [0, 1, 60, 300])
+def test_client_leaves_while_it_asks(own, sent):
+    body = json.dumps({**endless(own), "messages": [{"role": "user", "content": "x" * 400}]}).encode()
+    text = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body
+    for reset in (0, 1):
+        s = socket.create_connection(("127.0.0.1", own.port))
+        s.sendall(text[:sent])
+        if reset:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        s.close()
+    time.sleep(0.05)
+    assert not own.get("/slots")[1]["requests"]
     works(own)
 
 

@@ -189,6 +189,32 @@ static void large_rows(void **state)
     assert_true(fabs(lk_sample_lse(row, 4096) - log(lse)) < 1e-9);
 }
 
+/* The winner of a row is the largest logit/temp - log(-log u) of all, though most candidates are passed over unseen. */
+static void nobody_who_wins_is_passed_over(void **state)
+{
+    static float row[4096];
+    for (uint64_t c = 0; c < 3000; c++) {
+        int n = 2 + (int)(4094 * lk_sample_uniform(c, 1, 0));
+        double wide = 40 * lk_sample_uniform(c, 2, 0), best = -INFINITY;
+        int32_t want = -1;
+        struct lk_sampling s;
+        lk_sampling_init(&s);
+        s.temp = (float)(0.05 + 2 * lk_sample_uniform(c, 3, 0));
+        s.seed = c;
+        for (int i = 0; i < n; i++) row[i] = (float)(wide * lk_sample_uniform(c, 4, i));
+        for (int i = 0; i < n; i++) {
+            double v = row[i] / (double)s.temp - log(-log(lk_sample_uniform(s.seed, 9, i)));
+            if (v > best) best = v, want = i;
+        }
+        assert_int_equal(lk_sample_row(&s, row, n, 9, scratch), want);
+    }
+    struct lk_sampling s;
+    lk_sampling_init(&s);
+    s.temp = 1;
+    float odd[4] = {1, INFINITY, 2, INFINITY};
+    assert_int_equal(lk_sample_row(&s, odd, 4, 9, scratch) % 2, 1);
+}
+
 static void bad_values_are_named(void **state)
 {
     struct lk_err e = {0};
@@ -215,6 +241,7 @@ int main(void)
         cmocka_unit_test(sorted_is_row),   cmocka_unit_test(draws_are_exact),
         cmocka_unit_test(noise_couples),   cmocka_unit_test(depends_on_seed_and_position_only),
         cmocka_unit_test(large_rows),      cmocka_unit_test(bad_values_are_named),
+        cmocka_unit_test(nobody_who_wins_is_passed_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
