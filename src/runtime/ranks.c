@@ -229,8 +229,12 @@ static void follower_wait(struct lk_ranks *r, int rank)
 {
     if (r->pid[rank] <= 0) return;
     double end = lk_clock() + STOP_S;
-    while (waitpid(r->pid[rank], NULL, WNOHANG) == 0) {
-        if (lk_clock() > end) {
+    int status = 0;
+    for (;;) {
+        pid_t got = waitpid(r->pid[rank], &status, WNOHANG | WUNTRACED);
+        int stopped = got > 0 && WIFSTOPPED(status); /* by a signal: it will not hear that it is to end */
+        if (got && !stopped) return;
+        if (stopped || lk_clock() > end) {
             kill(r->pid[rank], SIGKILL);
             waitpid(r->pid[rank], NULL, 0);
             return;
