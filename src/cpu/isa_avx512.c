@@ -1,5 +1,6 @@
 /* The kernels for AVX-512 (F, BW, VL, DQ): sixteen lanes, the same text as AVX2. VNNI and BF16
- * products are not used: activations stay f32. */
+ * products are not used: BF16 would round activations, and vpdpbusd adds four products before the
+ * scale of their group is known (k_int.h). */
 #if defined(__x86_64__)
 #include "cpu/k_table.h"
 
