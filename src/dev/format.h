@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct lk_pool;
+
 /* Scalar storage types (of whole tensors and of scales). */
 enum lk_dtype {
     LK_DT_NONE = 0,
@@ -130,7 +132,7 @@ void lk_weight_run(const struct lk_weight *w, int64_t row, int64_t k, float *sca
 
 /* The same values in a format that kernels read, for LK_FMT_N_Q4 .. LK_FMT_ROWS; every other weight is returned as it is. Never rounds. *own
  * receives a block to lk_free when the result is no longer used, or NULL; scales and codes that can stay are used in place. */
-int lk_repack(const struct lk_weight *w, struct lk_weight *out, void **own, struct lk_err *e);
+int lk_repack(const struct lk_weight *w, struct lk_weight *out, void **own, struct lk_pool *pool, struct lk_err *e);
 /* What lk_repack will make of it: the format, the whole weight without its bytes (data, scale and zero are still w's), and the size of its block. */
 enum lk_fmt lk_repack_fmt(const struct lk_weight *w);
 size_t lk_repack_plan(const struct lk_weight *w, struct lk_weight *out);

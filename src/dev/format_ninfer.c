@@ -5,6 +5,7 @@
  *   rows of two -> the format both parts share; q4 beside int8 becomes int8; parts that share nothing become F32. */
 #include "base/mem.h"
 #include "base/num.h"
+#include "base/pool.h"
 #include "dev/format_row.h"
 
 /* The code of column k: 4, 5 or 6 bits, two's complement. */
@@ -118,56 +119,138 @@ enum lk_fmt lk_repack_fmt(const struct lk_weight *w)
     return out.fmt;
 }
 
-static void fill_q4(const struct lk_weight *w, uint8_t *to)
+/* Filling goes by runs of rows, which the pool's threads share. */
+struct fill {
+    const struct lk_weight *w;
+    uint8_t *to;
+    int64_t rows; /* a part */
+    const struct lk_rows *two; /* rows of two: p repacked */
+    const struct lk_weight *p, *out;
+    uint8_t *scale;
+};
+
+static void fill_run(struct lk_pool *pool, struct fill *f, int64_t n, int64_t each, lk_pool_fn fn)
 {
-    const uint8_t *from = w->data;
-    size_t n = lk_weight_data_bytes(w);
-    for (size_t i = 0; i < n; i++) to[i] = from[i] ^ 0x88;
+    f->rows = each;
+    int parts = (int)((n + each - 1) / each);
+    if (pool)
+        lk_pool_run(pool, parts, fn, f);
+    else
+        for (int i = 0; i < parts; i++) fn(f, i, 0);
 }
 
-/* 5- and 6-bit codes, and 4-bit ones (q4 of either kind) that must stand beside them. */
-static void fill_i8(const struct lk_weight *w, int8_t *to)
+static int64_t fill_end(const struct fill *f, int part, int64_t n)
 {
-    for (int64_t r = 0; r < w->n; r++)
-        for (int64_t k = 0; k < w->k; k++)
-            *to++ = (int8_t)(w->fmt == LK_FMT_Q4 ? (((const uint8_t *)w->data)[r * (w->k / 2) + k / 2] >> (k & 1 ? 4 : 0) & 15) - 8
-                                                 : code_at(w, r, k));
+    int64_t end = ((int64_t)part + 1) * f->rows;
+    return end < n ? end : n;
+}
+
+static void q4_part(void *arg, int part, int worker)
+{
+    const struct fill *f = arg;
+    size_t at = (size_t)(part * f->rows * (f->w->k / 2)), end = (size_t)(fill_end(f, part, f->w->n) * (f->w->k / 2));
+    const uint8_t *from = f->w->data;
+    for (; at < end; at++) f->to[at] = from[at] ^ 0x88;
+}
+
+/* Eight bytes at a time: the nibbles of x one a byte, the first in the lowest. */
+static uint64_t nibbles(uint32_t x)
+{
+    uint64_t y = (x | (uint64_t)x << 16) & 0x0000ffff0000ffffu;
+    y = (y | y << 8) & 0x00ff00ff00ff00ffu;
+    return (y | y << 4) & 0x0f0f0f0f0f0f0f0fu;
+}
+
+/* b - off in each byte, 0 <= b < 128: the borrow is kept out by the top bit. */
+static uint64_t bytes_less(uint64_t b, uint64_t off)
+{
+    const uint64_t top = 0x8080808080808080u, each = 0x0101010101010101u;
+    return ((b | top) - off * each) ^ top;
+}
+
+/* The codes of a row's columns k .. k+7 as eight int8; k a multiple of 8. 5- and 6-bit codes, and 4-bit ones (q4 of either kind) that must
+ * stand beside them. */
+static uint64_t codes8(const struct lk_weight *w, int64_t row, int64_t k)
+{
+    uint32_t x;
+    memcpy(&x, (const uint8_t *)w->data + row * (w->k / 2) + k / 2, 4);
+    uint64_t q = nibbles(x);
+    if (w->fmt == LK_FMT_Q4) return bytes_less(q, 8);
+    if (w->fmt == LK_FMT_N_Q4) return bytes_less(q ^ 0x0808080808080808u, 8);
+    if (w->fmt == LK_FMT_N_Q5) {
+        uint64_t h = ((const uint8_t *)w->zero)[row * (w->k / 8) + k / 8]; /* bit i to byte i */
+        h = ((h * 0x0101010101010101u & 0x8040201008040201u) + 0x7f7f7f7f7f7f7f7fu) >> 7 & 0x0101010101010101u;
+        return bytes_less((q | h << 4) ^ 0x1010101010101010u, 16);
+    }
+    uint16_t high;
+    memcpy(&high, (const uint8_t *)w->zero + row * (w->k / 4) + k / 4, 2);
+    uint64_t h = (high | (uint64_t)high << 24) & 0x000000ff000000ffu; /* as nibbles(), with fields of two bits */
+    h = (h | h << 12) & 0x000f000f000f000fu;
+    h = (h | h << 6) & 0x0303030303030303u;
+    return bytes_less((q | h << 4) ^ 0x2020202020202020u, 32);
+}
+
+static void i8_part(void *arg, int part, int worker)
+{
+    const struct fill *f = arg;
+    int64_t end = fill_end(f, part, f->w->n), k = f->w->k;
+    for (int64_t r = part * f->rows; r < end; r++)
+        for (int64_t i = 0; i < k; i += 8) {
+            uint64_t c = codes8(f->w, r, i);
+            memcpy(f->to + r * k + i, &c, 8);
+        }
 }
 
 /* Codes and scales of a weight of one kind into its block. */
-static void fill_ints(const struct lk_weight *w, struct lk_weight *out, uint8_t *block)
+static void fill_ints(const struct lk_weight *w, struct lk_weight *out, uint8_t *block, struct lk_pool *pool)
 {
     uint8_t *scale = block + block_data_bytes(out);
-    if (w->fmt == LK_FMT_N_Q4)
-        fill_q4(w, block);
-    else
-        fill_i8(w, (int8_t *)block);
+    struct fill f = {.w = w, .to = block};
+    fill_run(pool, &f, w->n, 16, out->fmt == LK_FMT_Q4 ? q4_part : i8_part);
     memcpy(scale, w->scale, lk_weight_scale_bytes(w));
     out->data = block, out->scale = scale;
 }
 
-static void fill_tiled(const struct lk_weight *w, uint8_t *to)
+/* Scales of 128 rows: a tile holds four of each. */
+static void tiled_part(void *arg, int part, int worker)
 {
-    const uint8_t *from = w->scale;
-    for (int64_t r = 0; r < w->n; r++)
-        for (int64_t g = 0; g < w->k / 16; g++) *to++ = from[tiled_at(w, r, g)];
+    const struct fill *f = arg;
+    const uint8_t *from = f->w->scale;
+    int64_t end = fill_end(f, part, f->w->n), groups = f->w->k / 16;
+    for (int64_t g = 0; g < groups; g += 4)
+        for (int64_t r = part * f->rows; r < end; r++) memcpy(f->to + r * groups + g, from + tiled_at(f->w, r, g), 4);
 }
 
-static void interleave(const struct lk_rows *r, const struct lk_weight p[2], struct lk_weight *out, uint8_t *block)
+static void two_part(void *arg, int part, int worker)
 {
-    size_t db = lk_weight_data_bytes(&p[0]) / (size_t)p[0].n, sb = lk_weight_scale_bytes(&p[0]) / (size_t)p[0].n;
-    uint8_t *scale = block + block_data_bytes(out);
-    for (int64_t row = 0; row < out->n; row++) {
+    const struct fill *f = arg;
+    const struct lk_weight *p = f->p;
+    size_t db = lk_weight_data_bytes(p) / (size_t)p->n, sb = lk_weight_scale_bytes(p) / (size_t)p->n;
+    int64_t end = fill_end(f, part, f->out->n);
+    for (int64_t row = part * f->rows; row < end; row++) {
         int64_t at = row;
-        const struct lk_weight *w = &p[rows_at(r, &at) - r->part];
-        memcpy(block + (size_t)row * db, (const uint8_t *)w->data + (size_t)at * db, db);
-        if (sb) memcpy(scale + (size_t)row * sb, (const uint8_t *)w->scale + (size_t)at * sb, sb);
+        const struct lk_weight *w = &p[rows_at(f->two, &at) - f->two->part];
+        memcpy(f->to + (size_t)row * db, (const uint8_t *)w->data + (size_t)at * db, db);
+        if (sb) memcpy(f->scale + (size_t)row * sb, (const uint8_t *)w->scale + (size_t)at * sb, sb);
     }
-    out->data = block;
-    out->scale = sb ? scale : NULL;
 }
 
-static int widen(struct lk_weight *p, const struct lk_weight *other, void **own, struct lk_err *e)
+static void decode_part(void *arg, int part, int worker)
+{
+    const struct fill *f = arg;
+    int64_t end = fill_end(f, part, f->w->n), k = f->w->k;
+    for (int64_t r = part * f->rows; r < end; r++) lk_weight_row(f->w, r, 0, k, (float *)f->to + r * k);
+}
+
+static void interleave(const struct lk_rows *r, const struct lk_weight p[2], struct lk_weight *out, uint8_t *block, struct lk_pool *pool)
+{
+    struct fill f = {.to = block, .scale = block + block_data_bytes(out), .two = r, .p = p, .out = out};
+    fill_run(pool, &f, out->n, 16, two_part);
+    out->data = block;
+    out->scale = lk_weight_scale_bytes(out) ? f.scale : NULL;
+}
+
+static int widen(struct lk_weight *p, const struct lk_weight *other, void **own, struct lk_pool *pool, struct lk_err *e)
 {
     if (!must_widen(p, other)) return 0;
     struct lk_weight wide = *p;
@@ -175,31 +258,31 @@ static int widen(struct lk_weight *p, const struct lk_weight *other, void **own,
     size_t n = block_data_bytes(&wide) + lk_weight_scale_bytes(&wide);
     uint8_t *to = lk_aligned(n);
     if (!to) return lk_fail(e, LK_ENOMEM, "no memory for %zu bytes of repacked weights", n);
-    fill_ints(p, &wide, to);
+    fill_ints(p, &wide, to, pool);
     lk_free(*own);
     *own = to;
     *p = wide;
     return 0;
 }
 
-static int fill_rows(const struct lk_weight *w, struct lk_weight *out, void *block, struct lk_err *e)
+static int fill_rows(const struct lk_weight *w, struct lk_weight *out, void *block, struct lk_pool *pool, struct lk_err *e)
 {
     const struct lk_rows *r = w->data;
     struct lk_weight p[2];
     void *mine[2] = {NULL, NULL};
     int rc = 0;
-    for (int i = 0; i < 2 && !rc; i++) rc = lk_repack(&r->part[i], &p[i], &mine[i], e);
-    for (int i = 0; i < 2 && !rc; i++) rc = widen(&p[i], &p[1 - i], &mine[i], e);
+    for (int i = 0; i < 2 && !rc; i++) rc = lk_repack(&r->part[i], &p[i], &mine[i], pool, e);
+    for (int i = 0; i < 2 && !rc; i++) rc = widen(&p[i], &p[1 - i], &mine[i], pool, e);
     if (!rc && same_kind(&p[0], &p[1]) && is_by_rows(&p[0]))
-        interleave(r, p, out, block);
+        interleave(r, p, out, block, pool);
     else if (!rc)
-        for (int64_t i = 0; i < w->n; i++) lk_weight_row(w, i, 0, w->k, (float *)block + i * w->k);
+        fill_run(pool, &(struct fill){.w = w, .to = block}, w->n, 16, decode_part);
     lk_free(mine[0]);
     lk_free(mine[1]);
     return rc;
 }
 
-int lk_repack(const struct lk_weight *w, struct lk_weight *out, void **own, struct lk_err *e)
+int lk_repack(const struct lk_weight *w, struct lk_weight *out, void **own, struct lk_pool *pool, struct lk_err *e)
 {
     size_t n = lk_repack_plan(w, out);
     int rc = 0;
@@ -207,9 +290,9 @@ int lk_repack(const struct lk_weight *w, struct lk_weight *out, void **own, stru
     if (!n) return 0;
     void *to = lk_aligned(n);
     if (!to) return lk_fail(e, LK_ENOMEM, "no memory for %zu bytes of repacked weights", n);
-    if (w->fmt == LK_FMT_N_Q4 || w->fmt == LK_FMT_N_Q5 || w->fmt == LK_FMT_N_Q6) fill_ints(w, out, to);
-    if (w->fmt == LK_FMT_NVFP4_T) out->scale = to, fill_tiled(w, to);
-    if (w->fmt == LK_FMT_ROWS) out->data = to, rc = fill_rows(w, out, to, e);
+    if (w->fmt == LK_FMT_N_Q4 || w->fmt == LK_FMT_N_Q5 || w->fmt == LK_FMT_N_Q6) fill_ints(w, out, to, pool);
+    if (w->fmt == LK_FMT_NVFP4_T) out->scale = to, fill_run(pool, &(struct fill){.w = w, .to = to}, w->n, 128, tiled_part);
+    if (w->fmt == LK_FMT_ROWS) out->data = to, rc = fill_rows(w, out, to, pool, e);
     if (rc)
         lk_free(to);
     else

@@ -38,7 +38,7 @@ static int is_vector(const struct lk_tensor *t)
  * a run. *own: to lk_free. */
 static int as_rows(const struct split *s, const struct lk_tensor *t, struct lk_weight *w, void **own)
 {
-    int rc = lk_repack(&t->w, w, own, s->e);
+    int rc = lk_repack(&t->w, w, own, NULL, s->e);
     int64_t all = w->n * w->k, width = strstr(t->name, "conv1d") ? lk_artifact_config(s->a)->conv_k : 1;
     if (is_vector(t)) w->n = all / width, w->k = width;
     return rc;

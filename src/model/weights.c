@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/pool.h"
 #include "tp/slice.h"
 
 #include <math.h>
@@ -22,6 +23,7 @@ struct binder {
     float *tmp;      /* [tmp_cap] host, for 1-D tensors */
     size_t tmp_cap;
     struct lk_progress bar;
+    struct lk_pool *pool; /* repacking; NULL: this thread does it */
     struct lk_model_need *need; /* NULL: bind; else only count */
 };
 
@@ -86,7 +88,7 @@ static int take_ranges(struct binder *b, const struct lk_tensor *t, const struct
 {
     struct lk_weight ready;
     void *packed = NULL, *cut = NULL;
-    int rc = b->need ? count_ranges(b, w, r, out, e) : lk_repack(w, &ready, &packed, e);
+    int rc = b->need ? count_ranges(b, w, r, out, e) : lk_repack(w, &ready, &packed, b->pool, e);
     if (!rc && !b->need) rc = lk_slice(&ready, r, out, &cut, e);
     if (rc || cut) {
         lk_free(packed);
@@ -440,6 +442,14 @@ static int bind_all(struct binder *b, struct lk_err *e)
     return rc;
 }
 
+/* Is any tensor laid out anew? */
+static int packs(const struct lk_artifact *a)
+{
+    for (size_t i = 0; i < lk_artifact_count(a); i++)
+        if (lk_artifact_at(a, i)->w.fmt >= LK_FMT_KERNELS) return 1;
+    return 0;
+}
+
 int lk__weights_bind(struct lk_model *m, const struct lk_artifact *a, struct lk_err *e)
 {
     struct lk_dev_info info = {0};
@@ -447,9 +457,11 @@ int lk__weights_bind(struct lk_model *m, const struct lk_artifact *a, struct lk_
     struct binder b = {.m = m, .a = a, .keep = !info.is_cuda};
     uint64_t total = 0;
     for (size_t i = 0; i < lk_artifact_count(a); i++) total += lk_artifact_at(a, i)->bytes;
+    if (packs(a)) b.pool = lk_pool_new(lk_cores() / m->n_ranks > 0 ? lk_cores() / m->n_ranks : 1);
     lk_progress_begin(&b.bar, "loading", "B", total);
     int rc = bind_all(&b, e);
     lk_progress_end(&b.bar);
+    lk_pool_free(b.pool);
     lk_free(b.tmp);
     if (!rc) rc = m->dev->sync(m->dev, e);
     if (!rc) count_bytes(m);

@@ -40,6 +40,7 @@ static struct nfm_tensor *nfm_get(struct nfm *m, const char *name)
     for (int i = 0; i < m->n_t; i++)
         if (!strcmp(m->t[i].name, name)) return &m->t[i];
     const struct lk_tensor *s = lk_artifact_find(m->src, name);
+    if (!s && !strcmp(name, "lm_head")) s = lk_artifact_find(m->src, "embed_tokens"); /* a tied head: the profiles have their own */
     if (!s) return NULL;
     struct nfm_tensor *t = &m->t[m->n_t++];
     snprintf(t->name, sizeof t->name, "%s", name);

@@ -1,11 +1,12 @@
 /* .ninfer files of every profile and both containers, written by nf_make.h from the bundled model: exact values, the greedy text of the same values
  * in float32, one clear line for each broken header field. `test_ninfer --write DIR` leaves the files and the float32 folders there, for
- * tests/reference/ninfer.py. The page's sizes are of 27B; a small file of the same profile has the sizes of its own tensors. */
+ * tests/reference/ninfer.py; `--write DIR MODEL` one file of each profile of another model, for bench/load_time.py. The page's sizes are of 27B; a small file of the same profile has the sizes of its own tensors. */
 #include "artifact/nf_make.h"
 #include "artifact/st_make.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/pool.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,6 +24,7 @@ static const struct variant {
 enum { VARIANTS = sizeof variants / sizeof *variants };
 
 static struct lk_artifact *src;
+static struct lk_pool *pool;
 static char dir[64];
 
 static void variant_write(const struct variant *v, struct nfm *m, const char *to, char *path)
@@ -142,7 +144,7 @@ static void every_value_is_exact(void **state)
             void *own;
             if (!x) fail_msg("%s: %s is missing", variants[i].name, m.t[t].name);
             assert_int_equal(x->w.n * x->w.k, m.t[t].n * m.t[t].k);
-            assert_int_equal(lk_repack(&x->w, &ready, &own, &e), 0);
+            assert_int_equal(lk_repack(&x->w, &ready, &own, pool, &e), 0);
             assert_true(ready.fmt < LK_FMT_KERNELS && ready.fmt == lk_repack_fmt(&x->w));
             assert_int_equal(!lk_repack_plan(&x->w, &said), !own);
             assert_int_equal(lk_weight_bytes(&said), lk_weight_bytes(&ready));
@@ -398,14 +400,15 @@ static void no_memory_is_survived(void **state)
     nfm_free(&m);
 }
 
-static int write_all(const char *to)
+static int write_all(const char *to, int sizes_only)
 {
     static struct nfm m;
     for (int i = 0; i < VARIANTS; i++) {
         char path[300], folder[300];
+        if (sizes_only && i != 0 && i != 2) continue;
         variant_write(&variants[i], &m, to, path);
         snprintf(folder, sizeof folder, "%s/%s.f32", to, variants[i].name);
-        float_folder(&m, folder);
+        if (!sizes_only) float_folder(&m, folder);
         nfm_free(&m);
     }
     return 0;
@@ -420,11 +423,13 @@ int main(int argc, char **argv)
     };
     struct lk_err e = {0};
     lk_log_quiet(1);
-    if (lk_artifact_open(&src, DEMO, &e)) return 1;
-    if (argc == 3 && !strcmp(argv[1], "--write")) return write_all(argv[2]);
+    if (lk_artifact_open(&src, argc == 4 ? argv[3] : DEMO, &e)) return 1;
+    if (argc >= 3 && !strcmp(argv[1], "--write")) return write_all(argv[2], argc == 4);
     dir_new(dir);
+    pool = lk_pool_new(3);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     dir_remove(dir);
+    lk_pool_free(pool);
     lk_artifact_close(src);
     return failed;
 }

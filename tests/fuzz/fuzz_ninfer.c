@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             float out[64];
             int64_t n = w->k < 64 ? w->k : 64;
             lk_weight_row(w, w->n - 1, w->k - n, n, out);
-            if (lk_repack(w, &ready, &own, &e)) continue;
+            if (lk_repack(w, &ready, &own, NULL, &e)) continue;
             lk_weight_row(&ready, w->n - 1, w->k - n, n, out);
             lk_free(own);
         }
