@@ -10,9 +10,11 @@ SHAPES = {  # hidden, feed-forward, layers, query heads, KV heads, delta-net key
     "0.8b": (1024, 3584, 24, 8, 2, 16, 16, 248320),
     "4b": (2560, 9216, 32, 16, 4, 16, 32, 248320),
 }
-FORMATS = {"f32": "F32", "bf16": "BF16", "q8_0": "Q8_0", "q4_k": "Q4_K", "q5_k": "Q5_K", "q6_k": "Q6_K", "q4_0": "Q4_0"}
-SCALES = {"Q8_0": (0,), "Q4_0": (0,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}  # where the f16 scales of a block stand
-TOP = {"Q8_0": 127, "Q4_0": 8, "Q4_K": 945, "Q5_K": 1953, "Q6_K": 4096}  # the largest code they multiply
+FORMATS = {"f32": "F32", "bf16": "BF16", "q8_0": "Q8_0", "q4_k": "Q4_K", "q5_k": "Q5_K", "q6_k": "Q6_K", "q4_0": "Q4_0", "q2_k": "Q2_K", "q3_k": "Q3_K",
+           "q4_1": "Q4_1", "q5_0": "Q5_0", "q5_1": "Q5_1"}
+SCALES = {"Q8_0": (0,), "Q4_0": (0,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q2_K": (80, 82), "Q3_K": (108,),
+          "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2)}  # where the f16 scales of a block stand
+TOP = {"Q8_0": 127, "Q4_0": 8, "Q4_K": 945, "Q5_K": 1953, "Q6_K": 4096, "Q2_K": 45, "Q3_K": 128, "Q4_1": 15, "Q5_0": 16, "Q5_1": 31}  # the largest code they multiply
 PIECE = 1 << 15  # blocks of a piece
 
 

@@ -15,7 +15,8 @@ static int artifact_load(struct lk_artifact *a, const char *path, int rank, int 
 {
     int what = lk_file_exists(path);
     if (!what) return lk_fail(e, LK_EINPUT, "%s: no such file or folder", path);
-    if (what == 2 && lk__ranks_in(path)) return lk__rank_open(a, path, rank, n, e);
+    int of = what == 2 ? lk__ranks_in(path) : 0;
+    if (of) return lk__rank_open(a, path, of, rank, n, e);
     if (what == 2 || has_suffix(path, ".safetensors") || has_suffix(path, ".json")) return lk__hf_open(a, path, e);
     if (has_suffix(path, ".gguf")) return lk__gguf_open(a, path, e);
     if (has_suffix(path, ".ninfer")) return lk__ninfer_open(a, path, e);

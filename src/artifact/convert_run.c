@@ -152,15 +152,7 @@ static int sink(struct conv *c, const struct out_tensor *o, size_t at, const voi
         lk_map_forget(&f->map, f->map.data + pos, n);
     }
     if (c->o->stop && *c->o->stop) return lk_fail(c->e, LK_EINPUT, "convert: interrupted; what stood under the final name, or nothing, still does");
-    const char *p = data;
-    for (size_t left = c->verify ? 0 : n; left;) {
-        ssize_t w = pwrite(f->fd, p, left, (off_t)pos);
-        if (w < 0 && errno == EINTR) continue;
-        if (w <= 0) return lk_fail(c->e, LK_ESYS, "%s: cannot write: %s", c->dir, strerror(errno));
-        p += w;
-        pos += (size_t)w;
-        left -= (size_t)w;
-    }
+    if (!c->verify && lk_fd_put(f->fd, data, n, pos)) return lk_fail(c->e, LK_ESYS, "%s: cannot write: %s", c->dir, strerror(errno));
     c->done += n;
     lk_progress_set(&c->bar, c->done);
     return 0;
@@ -234,7 +226,7 @@ static int shards_create(struct conv *c)
         if (rc) break;
         c->shards[i].base = head.len;
         c->shards[i].fd = open(path.data, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-        if (c->shards[i].fd < 0 || pwrite(c->shards[i].fd, head.data, head.len, 0) != (ssize_t)head.len)
+        if (c->shards[i].fd < 0 || lk_fd_put(c->shards[i].fd, head.data, head.len, 0))
             rc = lk_fail(c->e, LK_ESYS, "%s: cannot write: %s", path.data, strerror(errno));
     }
     lk_buf_free(&path);

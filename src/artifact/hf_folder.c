@@ -11,9 +11,9 @@
 
 #define SIDE_MAX (256u << 20) /* tokenizer.json of 20 MB is the largest met */
 
-static const char *const side_files[] = {
+const char *const lk__side_names[] = {
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
-    "preprocessor_config.json", "video_preprocessor_config.json",
+    "preprocessor_config.json", "video_preprocessor_config.json", NULL,
 };
 
 static int side_open(struct lk_artifact *a, const char *dir, const char *name, struct lk_err *e)
@@ -59,7 +59,7 @@ static int template_from_config(struct lk_artifact *a, const char *dir, struct l
 static int read_configs(struct lk_artifact *a, const char *dir, struct hf_quant *q, struct lk_err *e)
 {
     int rc = 0;
-    for (size_t i = 0; i < sizeof side_files / sizeof *side_files && !rc; i++) rc = side_open(a, dir, side_files[i], e);
+    for (const char *const *name = lk__side_names; *name && !rc; name++) rc = side_open(a, dir, *name, e);
     if (rc) return rc;
     size_t len;
     const char *s = lk_artifact_text(a, "config.json", &len);

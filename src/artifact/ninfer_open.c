@@ -295,15 +295,14 @@ static int read_directory(struct nf_file *f, const struct lk_map *m)
 /* The Hugging Face side files that the model carries, by the last part of their names. */
 static int read_texts(struct nf_file *f)
 {
-    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json",
-                                        "preprocessor_config.json", "video_preprocessor_config.json"};
+    const char *const *names = lk__side_names + 1; /* the directory stands for config.json */
     struct lk_artifact *a = f->a;
     int rc = 0;
     size_t len;
     for (size_t i = 0; i < f->n_objects && !rc; i++) {
         const struct nf_object *o = &f->objects[i];
         const char *slash = strrchr(o->name, '/'), *base = slash ? slash + 1 : o->name;
-        for (size_t k = 0; o->fmt == NF_RESOURCE && k < sizeof names / sizeof *names && !rc; k++)
+        for (size_t k = 0; o->fmt == NF_RESOURCE && names[k] && !rc; k++)
             if (!strcmp(base, names[k]) && !lk_artifact_text(a, names[k], &len)) rc = lk__artifact_text_add(a, names[k], (const char *)o->data, o->bytes, f->e);
     }
     const char *gen = lk_artifact_text(a, "generation_config.json", &len);

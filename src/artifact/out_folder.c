@@ -2,6 +2,7 @@
 #include "artifact/out_folder.h"
 
 #include "artifact/convert_plan.h"
+#include "artifact/store.h"
 #include "base/file.h"
 
 #include <dirent.h>
@@ -70,13 +71,11 @@ int lk_out_side_write(const char *dir, const char *name, const char *data, size_
 
 int lk_out_texts_write(const char *dir, const struct lk_artifact *a, struct lk_err *e)
 {
-    static const char *const names[] = {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
-                                        "preprocessor_config.json", "video_preprocessor_config.json"};
     int rc = 0;
     size_t len;
-    for (size_t i = 0; i < sizeof names / sizeof *names && !rc; i++) {
-        const char *s = lk_artifact_text(a, names[i], &len);
-        if (s) rc = lk_out_side_write(dir, names[i], s, len, e);
+    for (const char *const *name = lk__side_names + 1; *name && !rc; name++) {
+        const char *s = lk_artifact_text(a, *name, &len);
+        if (s) rc = lk_out_side_write(dir, *name, s, len, e);
     }
     return rc;
 }

@@ -42,14 +42,7 @@ int lk_rank_writer_open(struct lk_rank_writer *w, const char *dir, int rank, int
 
 static int put(struct lk_rank_writer *w, const void *data, size_t n, size_t pos, struct lk_err *e)
 {
-    const char *p = data;
-    while (n) {
-        ssize_t got = pwrite(w->fd, p, n < 1 << 30 ? n : 1 << 30, (off_t)pos);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return lk_fail(e, LK_ESYS, "%s: cannot write: %s", w->path.data, strerror(errno));
-        p += got, pos += (size_t)got, n -= (size_t)got;
-    }
-    return 0;
+    return lk_fd_put(w->fd, data, n, pos) ? lk_fail(e, LK_ESYS, "%s: cannot write: %s", w->path.data, strerror(errno)) : 0;
 }
 
 /* One array; `part` "" for one without a suffix. Each begins at a multiple of 64. */
@@ -262,14 +255,14 @@ static int info_read(struct reader *r, int rank, int of)
     return rc;
 }
 
-int lk__rank_open(struct lk_artifact *a, const char *dir, int rank, int n, struct lk_err *e)
+int lk__rank_open(struct lk_artifact *a, const char *dir, int of, int rank, int n, struct lk_err *e)
 {
     struct lk_buf path = {0};
     struct reader r = {.a = a, .e = e};
     struct lk_map m;
     char name[64];
     a->kind = "rank files";
-    a->ranks = lk__ranks_in(dir);
+    a->ranks = of;
     if (n && n != a->ranks)
         return lk_fail(e, LK_EINPUT, "%s: made for %d devices (convert --tp %d), found %d; name that many with --devices, or take the unsplit model",
                        dir, a->ranks, a->ranks, n);

@@ -71,9 +71,11 @@ int lk__artifact_text_add(struct lk_artifact *a, const char *name, const char *d
 
 int lk__hf_open(struct lk_artifact *a, const char *path, struct lk_err *e); /* folder, or one .safetensors file */
 
+/* The side files of a folder that a model keeps: config.json first, then the texts; ends with NULL. */
+extern const char *const lk__side_names[];
 int lk__hf_sides(struct lk_artifact *a, const char *dir, struct lk_err *e); /* config.json, texts, generation defaults of a folder */
 int lk__ranks_in(const char *dir); /* N when the folder holds the rank files of N ranks, else 0 */
-int lk__rank_open(struct lk_artifact *a, const char *dir, int rank, int n, struct lk_err *e);
+int lk__rank_open(struct lk_artifact *a, const char *dir, int of, int rank, int n, struct lk_err *e); /* of: what lk__ranks_in found */
 
 int lk__ninfer_open(struct lk_artifact *a, const char *path, struct lk_err *e);
 int lk__gguf_open(struct lk_artifact *a, const char *path, struct lk_err *e);

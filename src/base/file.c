@@ -90,6 +90,18 @@ static int fd_write_all(int fd, const char *p, size_t n)
     return 0;
 }
 
+int lk_fd_put(int fd, const void *data, size_t n, uint64_t pos)
+{
+    const char *p = data;
+    while (n) {
+        ssize_t w = pwrite(fd, p, n, (off_t)pos);
+        if (w < 0 && errno == EINTR) continue;
+        if (w <= 0) return -1;
+        p += w, pos += (uint64_t)w, n -= (size_t)w;
+    }
+    return 0;
+}
+
 int lk_file_write(const char *path, const void *data, size_t n, struct lk_err *e)
 {
     struct lk_buf tmp = {0};

@@ -25,6 +25,8 @@ void lk_map_forget(const struct lk_map *m, const void *at, size_t n);
 int lk_file_read(struct lk_buf *b, const char *path, size_t max, struct lk_err *e);
 /* Writes bytes under path.tmp-PID, syncs, renames over path. On failure nothing is left behind. */
 int lk_file_write(const char *path, const void *data, size_t n, struct lk_err *e);
+/* All n bytes at `pos` of an open file: 0, or -1 with errno. */
+int lk_fd_put(int fd, const void *data, size_t n, uint64_t pos);
 int lk_file_exists(const char *path); /* 1 a regular file, 2 a folder, 0 neither */
 /* "dir/name" into b (reset first). */
 int lk_path_join(struct lk_buf *b, const char *dir, const char *name);

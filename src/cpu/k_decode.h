@@ -25,11 +25,11 @@ struct cur {
 #else
     int nan;
 #endif
-    float sc[16], mn[8]; /* a super-block's scales and negated minimums */
+    float sc[16], mn[16]; /* a super-block's scales and negated minimums */
 };
 
 struct codes {
-    vf v[NV], s[4], m[2];
+    vf v[NV], s[4], m[4];
     float four[4 * KB]; /* the oracle's decode of four blocks: it takes 256 columns at a time */
 };
 
@@ -406,6 +406,89 @@ CPU_INLINE void dec_iq4_nl(struct cur *c, struct codes *o)
     dec_two32(c, 2, dec_f16(c->d), dec_f16(c->d + 18), LUT_IQ4, o);
 }
 
+/* ---- 32 columns a block with a minimum, or with fifth bits ---- */
+
+/* The scales of two runs where each class of vectors looks for its own (formats with minimums). */
+CPU_INLINE void run_both(float a, float b, vf *s)
+{
+#if defined(__AVX512F__)
+    s[0] = vf_set(a);
+    s[1] = vf_set(b);
+#else
+    s[0] = s[1] = vf_halves(a, b);
+#endif
+}
+
+/* Byte i of a half is 16 where that half's word has bit i (high: i + 16). */
+CPU_INLINE __m256i fifth_bits(uint32_t a, uint32_t b, const int high)
+{
+    const char u = (char)(2 * high), v = (char)(2 * high + 1);
+    const __m256i pick = _mm256_setr_epi8(u, u, u, u, u, u, u, u, v, v, v, v, v, v, v, v, u, u, u, u,
+                                          u, u, u, u, v, v, v, v, v, v, v, v);
+    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201u);
+    __m256i x = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_set1_epi32((int)a)),
+                                        _mm_set1_epi32((int)b), 1);
+    x = _mm256_and_si256(_mm256_shuffle_epi8(x, pick), bit);
+    return _mm256_and_si256(_mm256_cmpeq_epi8(x, bit), _mm256_set1_epi8(16));
+}
+
+/* d, m, 16 bytes of codes */
+CPU_INLINE void open_q4_1(struct cur *c, int64_t b0)
+{
+    gg_open(c, b0, 32, 20);
+    c->d = c->s;
+}
+
+CPU_INLINE void dec_q4_1(struct cur *c, struct codes *o)
+{
+    const uint8_t *a = c->d, *b = a + 20;
+    run_both(dec_f16(a) / CODE_UNIT, dec_f16(b) / CODE_UNIT, o->s);
+    run_both(dec_f16(a + 2), dec_f16(b + 2), o->m);
+    __m256i q = codes_16x2(a + 4, b + 4);
+    codes_f32(codes_low(q), codes_high(q), o->v);
+    c->d += 40;
+}
+
+/* The 5-bit codes of two blocks whose fifth bits lie at qa and qb, 16 bytes of the others behind them. */
+CPU_INLINE void codes_five(const uint8_t *qa, const uint8_t *qb, int off, vf *v)
+{
+    uint32_t ha = lk_get32(qa), hb = lk_get32(qb);
+    __m256i q = codes_16x2(qa + 4, qb + 4), less = _mm256_set1_epi8((char)off);
+    __m256i lo = _mm256_or_si256(codes_low(q), fifth_bits(ha, hb, 0));
+    __m256i hi = _mm256_or_si256(codes_high(q), fifth_bits(ha, hb, 1));
+    codes_f32(_mm256_sub_epi8(lo, less), _mm256_sub_epi8(hi, less), v);
+}
+
+/* d, fifth bits, 16 bytes of codes */
+CPU_INLINE void open_q5_0(struct cur *c, int64_t b0)
+{
+    gg_open(c, b0, 32, 22);
+    c->d = c->s;
+}
+
+CPU_INLINE void dec_q5_0(struct cur *c, struct codes *o)
+{
+    scales_run(dec_f16(c->d), dec_f16(c->d + 22), o->s);
+    codes_five(c->d + 2, c->d + 24, 16, o->v);
+    c->d += 44;
+}
+
+/* d, m, fifth bits, 16 bytes of codes */
+CPU_INLINE void open_q5_1(struct cur *c, int64_t b0)
+{
+    gg_open(c, b0, 32, 24);
+    c->d = c->s;
+}
+
+CPU_INLINE void dec_q5_1(struct cur *c, struct codes *o)
+{
+    const uint8_t *a = c->d, *b = a + 24;
+    run_both(dec_f16(a) / CODE_UNIT, dec_f16(b) / CODE_UNIT, o->s);
+    run_both(dec_f16(a + 2), dec_f16(b + 2), o->m);
+    codes_five(a + 4, b + 4, 0, o->v);
+    c->d += 48;
+}
+
 CPU_INLINE float dec_mx_scale(uint8_t e) /* 2^(e-128): the table holds doubled values */
 {
     return lk_f32_from_bits(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
@@ -542,6 +625,74 @@ CPU_INLINE void dec_q6_k(struct cur *c, struct codes *o)
     q6_take(c->sc + 4 * c->left, o->s);
     codes_f32(_mm256_sub_epi8(a, off), _mm256_sub_epi8(b, off), o->v);
     k_next(c, 210);
+}
+
+/* Two bits a code: 32 bytes hold 128 columns, 32 in each pair of bits; 16 columns share a scale. */
+CPU_INLINE __m256i codes_pair(__m256i q, int shift)
+{
+    return _mm256_and_si256(_mm256_srl_epi16(q, _mm_cvtsi32_si128(shift)), _mm256_set1_epi8(3));
+}
+
+/* 16 bytes of a scale (low) and a minimum (high), codes, d and dmin */
+CPU_INLINE void q2_scales(struct cur *c)
+{
+    const uint64_t four = 0x0f0f0f0f0f0f0f0fu;
+    float d = dec_f16(c->s + 80) / CODE_UNIT, m = -dec_f16(c->s + 82);
+    for (int i = 0; i < 16; i += 8) {
+        uint64_t x = lk_get32(c->s + i) | (uint64_t)lk_get32(c->s + i + 4) << 32;
+        codes_scales(x & four, d, c->sc + i);
+        codes_scales(x >> 4 & four, m, c->mn + i);
+    }
+}
+
+CPU_INLINE void open_q2_k(struct cur *c, int64_t b0)
+{
+    gg_open(c, b0, 256, 84);
+    if (c->left) q2_scales(c);
+}
+
+CPU_INLINE void dec_q2_k(struct cur *c, struct codes *o)
+{
+    if (!c->left) q2_scales(c);
+    __m256i q = codes_32(c->s + 16 + c->left / 2 * 32);
+    int shift = c->left % 2 * 4;
+    q6_take(c->sc + 4 * c->left, o->s);
+    q6_take(c->mn + 4 * c->left, o->m);
+    codes_f32(codes_pair(q, shift), codes_pair(q, shift + 2), o->v);
+    k_next(c, 84);
+}
+
+/* 16 scales of 6 bits, less 32: their upper two bits lie in the last of three words */
+CPU_INLINE void q3_scales(struct cur *c)
+{
+    const uint32_t four = 0x0f0f0f0f, two = 0x03030303, top = 0x80808080;
+    uint32_t a = lk_get32(c->s + 96), b = lk_get32(c->s + 100), h = lk_get32(c->s + 104);
+    uint32_t six[4] = {(a & four) | (h & two) << 4, (b & four) | (h >> 2 & two) << 4,
+                       (a >> 4 & four) | (h >> 4 & two) << 4, (b >> 4 & four) | (h >> 6 & two) << 4};
+    for (int i = 0; i < 4; i++) six[i] = ((six[i] | top) - 0x20202020) ^ top;
+    float d = dec_f16(c->s + 108) / CODE_UNIT;
+    for (int i = 0; i < 16; i += VW)
+        vf_store(c->sc + i, vf_mul(vf_set(d), vf_i8((const uint8_t *)six + i)));
+}
+
+CPU_INLINE void open_q3_k(struct cur *c, int64_t b0)
+{
+    gg_open(c, b0, 256, 110);
+    if (c->left) q3_scales(c);
+}
+
+/* The third bit of 32 columns is one bit of 32 bytes at the start; where it is clear, 4 is taken off. */
+CPU_INLINE void dec_q3_k(struct cur *c, struct codes *o)
+{
+    if (!c->left) q3_scales(c);
+    __m256i q = codes_32(c->s + 32 + c->left / 2 * 32), four = _mm256_set1_epi8(4);
+    __m256i h = _mm256_srl_epi16(codes_32(c->s), _mm_cvtsi32_si128(2 * c->left));
+    int shift = c->left % 2 * 4;
+    __m256i a = _mm256_or_si256(codes_pair(q, shift), _mm256_and_si256(_mm256_slli_epi16(h, 2), four));
+    __m256i b = _mm256_or_si256(codes_pair(q, shift + 2), _mm256_and_si256(_mm256_slli_epi16(h, 1), four));
+    q6_take(c->sc + 4 * c->left, o->s);
+    codes_f32(_mm256_sub_epi8(a, four), _mm256_sub_epi8(b, four), o->v);
+    k_next(c, 110);
 }
 
 #endif

@@ -36,8 +36,8 @@ struct shape {
 CPU_INLINE void block_dot(const struct shape f, struct codes *o, const float *x, int64_t ldx,
                           const int T, vf *acc)
 {
-    int classes = f.ns == 4 ? 4 : 2;
-    enum cls cls = f.ns > 1 ? f.cls : CLS_HALVES;
+    int classes = f.ns == 4 && !f.mins ? 4 : 2; /* with minimums the codes are the weights by then */
+    enum cls cls = f.ns > 1 && (classes == 4 || f.cls != CLS_EACH) ? f.cls : CLS_HALVES;
     if (f.mins)
         for (int i = 0; i < NV; i++)
             o->v[i] = vf_fma(o->v[i], o->s[cls_of(f.cls, i)], o->m[cls_of(f.cls, i)]);
@@ -261,6 +261,11 @@ FORMAT(iq4_xs, .super = 1, .perm = PERM_SPLIT32, .ns = RUN_NS, .cls = CLS_ALT)
 FORMAT_INTS(q4_k, .super = 1, .perm = PERM_QUADS, .ns = 2, .mins = 1)
 FORMAT_INTS(q5_k, .super = 1, .perm = PERM_QUADS, .ns = 2, .mins = 1)
 FORMAT_INTS(q6_k, .super = 1, .perm = PERM_QUADS, .ns = Q6_NS, .cls = Q6_CLS)
+FORMAT(q3_k, .super = 1, .perm = PERM_QUADS, .ns = Q6_NS, .cls = Q6_CLS)
+FORMAT(q2_k, .super = 1, .perm = PERM_QUADS, .ns = Q6_NS, .cls = Q6_CLS, .mins = 1)
+FORMAT(q4_1, .perm = PERM_SPLIT32, .ns = 2, .cls = CLS_ALT, .mins = 1, .ahead = 1)
+FORMAT(q5_0, .perm = PERM_SPLIT32, .ns = RUN_NS, .cls = CLS_ALT, .xexp = CODE_XEXP, .ahead = 1)
+FORMAT(q5_1, .perm = PERM_SPLIT32, .ns = 2, .cls = CLS_ALT, .mins = 1, .ahead = 1)
 #endif
 
 enum fmt_id {
@@ -280,7 +285,12 @@ enum fmt_id {
     ID_IQ4_XS,
     ID_Q4_K,
     ID_Q5_K,
-    ID_Q6_K
+    ID_Q6_K,
+    ID_Q3_K,
+    ID_Q2_K,
+    ID_Q4_1,
+    ID_Q5_0,
+    ID_Q5_1
 };
 
 static const struct fmt_kern {
@@ -306,6 +316,11 @@ static const struct fmt_kern {
     [ID_Q4_K] = {ints_q4_k, panel_q4_k, &shape_q4_k},
     [ID_Q5_K] = {ints_q5_k, panel_q5_k, &shape_q5_k},
     [ID_Q6_K] = {ints_q6_k, panel_q6_k, &shape_q6_k},
+    [ID_Q3_K] = {small_q3_k, panel_q3_k, &shape_q3_k},
+    [ID_Q2_K] = {small_q2_k, panel_q2_k, &shape_q2_k},
+    [ID_Q4_1] = {small_q4_1, panel_q4_1, &shape_q4_1},
+    [ID_Q5_0] = {small_q5_0, panel_q5_0, &shape_q5_0},
+    [ID_Q5_1] = {small_q5_1, panel_q5_1, &shape_q5_1},
 #endif
 };
 
@@ -349,6 +364,16 @@ static int lin_pick(const struct lk_weight *w)
         return ID_Q5_K;
     case LK_FMT_GG_Q6_K:
         return ID_Q6_K;
+    case LK_FMT_GG_Q3_K:
+        return ID_Q3_K;
+    case LK_FMT_GG_Q2_K:
+        return ID_Q2_K;
+    case LK_FMT_GG_Q4_1:
+        return ID_Q4_1;
+    case LK_FMT_GG_Q5_0:
+        return ID_Q5_0;
+    case LK_FMT_GG_Q5_1:
+        return ID_Q5_1;
     case LK_FMT_NVFP4:
         return ID_NVFP4;
     case LK_FMT_GG_Q4_0:

@@ -1,6 +1,7 @@
 /* Float files: see out_f32.h. The host is little-endian (x86-64, AArch64), as the file is. */
 #include "main/out_f32.h"
 
+#include "base/file.h"
 #include "base/mem.h"
 
 #include <errno.h>
@@ -32,16 +33,8 @@ int lk_out_open(struct lk_out *o, const char *path, size_t rows, size_t row, str
 
 int lk_out_row(struct lk_out *o, size_t at, const float *x, struct lk_err *e)
 {
-    const char *p = (const char *)x;
-    size_t left = o->row * 4;
-    off_t to = (off_t)(at * left);
-    while (o->path && left) {
-        ssize_t n = pwrite(o->fd, p, left, to);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return sys_fail(o, "write to it", e);
-        p += n, to += n, left -= (size_t)n;
-    }
-    return 0;
+    size_t n = o->row * 4;
+    return o->path && lk_fd_put(o->fd, x, n, at * n) ? sys_fail(o, "write to it", e) : 0;
 }
 
 int lk_out_done(struct lk_out *o, struct lk_err *e)

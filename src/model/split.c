@@ -59,32 +59,45 @@ static int stopped(struct split *s)
     return s->o->stop && *s->o->stop ? lk_fail(s->e, LK_EINPUT, "convert: interrupted; what stood under the final name, or nothing, still does") : 0;
 }
 
-static int tensor_write(struct split *s, struct lk_rank_writer *w, const struct lk_tensor *t, int rank)
+static int part_write(struct split *s, struct lk_rank_writer *w, const struct lk_tensor *t, const struct lk_weight *whole, int rank)
 {
-    struct lk_weight whole, part;
+    struct lk_weight part;
     struct lk_ranges r;
-    void *own[2] = {NULL, NULL};
-    int rc = as_rows(s, t, &whole, &own[0]);
-    ranges_of(s, t, &whole, rank, &r);
-    if (!rc) rc = lk_slice(&whole, &r, &part, &own[1], s->e);
+    void *own = NULL;
+    ranges_of(s, t, whole, rank, &r);
+    int rc = lk_slice(whole, &r, &part, &own, s->e);
     if (rc)
         lk_err_prefix(s->e, "%s: tensor %s", t->file, t->stored);
     else
         rc = lk_rank_writer_add(w, t, &part, lk__part_of(t->name) != LK_PART_WHOLE, s->e);
-    lk_free(own[0]);
-    lk_free(own[1]);
-    lk_artifact_forget(s->a, &t->w);
+    lk_free(own);
     lk_progress_set(&s->bar, s->bar.done + t->bytes);
     return rc ? rc : stopped(s);
 }
 
-static int rank_write(struct split *s, const char *dir, int rank)
+/* Laid out once, then cut for every rank. */
+static int tensor_write(struct split *s, struct lk_rank_writer *w, const struct lk_tensor *t)
 {
-    struct lk_rank_writer w;
-    int rc = lk_rank_writer_open(&w, dir, rank, s->n, lk_artifact_count(s->a), s->e);
+    struct lk_weight whole;
+    void *own = NULL;
+    int rc = as_rows(s, t, &whole, &own);
+    if (rc) lk_err_prefix(s->e, "%s: tensor %s", t->file, t->stored);
+    for (int i = 0; i < s->n && !rc; i++) rc = part_write(s, w + i, t, &whole, i);
+    lk_free(own);
+    lk_artifact_forget(s->a, &t->w);
+    return rc;
+}
+
+static int ranks_write(struct split *s, const char *dir)
+{
+    struct lk_rank_writer *w = lk_calloc((size_t)s->n, sizeof *w);
+    int rc = w ? 0 : lk_fail(s->e, LK_ENOMEM, "convert --tp: no memory for %d files", s->n), open = 0;
+    for (; open < s->n && !rc; open++) rc = lk_rank_writer_open(&w[open], dir, open, s->n, lk_artifact_count(s->a), s->e);
     for (size_t i = 0; i < lk_artifact_count(s->a) && !rc; i++)
-        if (is_used(lk_artifact_at(s->a, i))) rc = tensor_write(s, &w, lk_artifact_at(s->a, i), rank);
-    return lk_rank_writer_close(&w, s->a, rc, s->e);
+        if (is_used(lk_artifact_at(s->a, i))) rc = tensor_write(s, w, lk_artifact_at(s->a, i));
+    while (open > 0) rc = lk_rank_writer_close(&w[--open], s->a, rc, s->e);
+    lk_free(w);
+    return rc;
 }
 
 /* ---- verify ---- */
@@ -232,7 +245,7 @@ static int split_write(struct split *s, const char *out)
     struct lk_out_folder f;
     int rc = lk_out_folder_begin(&f, out, s->o->force, s->e);
     lk_progress_begin(&s->bar, "splitting", "B", s->bar.total);
-    for (int i = 0; i < s->n && !rc; i++) rc = rank_write(s, f.tmp.data, i);
+    if (!rc) rc = ranks_write(s, f.tmp.data);
     lk_progress_end(&s->bar);
     if (!rc) rc = lk_out_config_write(f.tmp.data, s->a, s->e);
     if (!rc) rc = lk_out_texts_write(f.tmp.data, s->a, s->e);
