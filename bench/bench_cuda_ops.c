@@ -184,6 +184,7 @@ static void bench_attn(struct bench *b, enum lk_kv_kind kind, int ctx, int rows,
 struct gdn_case {
     struct lk_gdn_args a;
     struct lk_gdn_fold_args f;
+    float *state; /* of the layer folded */
     int fold;
 };
 
@@ -192,7 +193,8 @@ static void gdn_issue(struct bench *b, void *arg, int i)
     struct gdn_case c = *(struct gdn_case *)arg;
     size_t layer = (size_t)(i % GDN_LAYERS) * 16 * (size_t)b->hv * 16384; /* more states than the L2 holds */
     c.a.state += layer;
-    c.f.state += layer;
+    float *state = c.state + layer;
+    c.f.state = &state;
     if (c.fold)
         b->d->ops->gdn_fold(b->d, &c.f);
     else
@@ -210,7 +212,8 @@ static void bench_gdn(struct bench *b, int rows, int lanes, enum lk_gdn_mode mod
     c.a = (struct lk_gdn_args){.b = &bt, .proj = b->proj, .ld = b->ld, .hk = b->hk, .hv = b->hv, .conv_w = b->consts,
                                .a_coef = b->consts + 50000, .dt_bias = b->consts + 51000, .norm_w = b->consts, .eps = 1e-6f,
                                .state = b->state, .conv = b->conv, .mode = mode, .record = b->record, .out = b->out};
-    c.f = (struct lk_gdn_fold_args){.b = &bt, .hk = b->hk, .hv = b->hv, .state = b->state, .conv = b->conv, .record = b->record};
+    c.state = b->state;
+    c.f = (struct lk_gdn_fold_args){.b = &bt, .hk = b->hk, .hv = b->hv, .n_layers = 1, .conv = &b->conv, .record = &b->record};
     double bytes = (double)lanes * b->hv * 65536.0 * (mode == LK_GDN_RECORD && !fold ? 1 : 2);
     double us = time_op(b, gdn_issue, &c, rows > 16 ? 2 : 16);
     report(b, "gdn", name, us, bytes, 7.0 * rows * lanes * b->hv * 16384);

@@ -1,4 +1,4 @@
-/* Cases of the gated delta net and its fold. The state is opaque (a backend may transpose it), so
+/* Cases of the gated delta net and its fold (which takes a second layer along, equal to the first). The state is opaque (a backend may transpose it), so
  * it is judged by what comes after: each case starts from a state made by a few rows, and a
  * following step of three rows is part of its output. */
 #include "cases/cases.h"
@@ -16,7 +16,9 @@ struct net {
     struct lk_batch b;
     struct lk_lane lane[8];
     float *main_out, *next_out, *next_proj;
-    int rows;
+    float *twin_state, *twin_conv; /* of the second layer that a fold takes */
+    size_t state_bytes, conv_bytes;
+    int rows, folded_twin;
 };
 
 static void net_lanes(struct op_run *r, struct net *t, int rows, int grow)
@@ -69,8 +71,10 @@ static void net_setup(struct op_run *r)
                                 .tiled = p[2],
                                 .eps = 1e-6f};
     net_weights(r, t, c);
-    t->a.state = ot_dev(r, (size_t)8 * (size_t)p[1] * D * D * 4);
-    t->a.conv = ot_dev(r, 8 * 3 * c * 4);
+    t->state_bytes = (size_t)8 * (size_t)p[1] * D * D * 4, t->conv_bytes = 8 * 3 * c * 4;
+    t->a.state = ot_dev(r, t->state_bytes);
+    t->a.conv = ot_dev(r, t->conv_bytes);
+    if (p[5] == FOLD) t->twin_state = ot_dev(r, t->state_bytes), t->twin_conv = ot_dev(r, t->conv_bytes);
     t->b.lanes = ot_dev(r, sizeof t->lane);
     if (r->failed) return;
     if (!p[8]) {
@@ -92,8 +96,11 @@ static void net_setup(struct op_run *r)
 
 static void net_fold(struct op_run *r, struct net *t)
 {
-    struct lk_gdn_fold_args f = {&t->b,      t->a.hk,   t->a.hv,    t->a.tiled,
-                                 t->a.state, t->a.conv, t->a.record};
+    float *state[] = {t->a.state, t->twin_state}, *conv[] = {t->a.conv, t->twin_conv};
+    void *record[] = {t->a.record, t->a.record};
+    struct lk_gdn_fold_args f = {&t->b, t->a.hk, t->a.hv, t->a.tiled, 2, state, conv, record};
+    r->d->copy(r->d, t->twin_state, t->a.state, t->state_bytes);
+    r->d->copy(r->d, t->twin_conv, t->a.conv, t->conv_bytes);
     r->d->ops->gdn_fold(r->d, &f);
 }
 
@@ -102,6 +109,7 @@ static void net_issue(struct op_run *r)
     struct net *t = r->fam;
     r->d->ops->gdn(r->d, &t->a);
     if (r->c->p[5] == FOLD) net_fold(r, t);
+    t->folded_twin = r->c->p[5] == FOLD && t->rows % 2;
 }
 
 static void net_fetch(struct op_run *r)
@@ -111,6 +119,7 @@ static void net_fetch(struct op_run *r)
     ot_out_act(r, "out", t->main_out, (size_t)t->rows * w, r->c->tol);
     net_lanes(r, t, NEXT, 0);
     struct lk_gdn_args next = t->a;
+    if (t->folded_twin) next.state = t->twin_state, next.conv = t->twin_conv; /* so that both layers of a fold are judged by some case */
     next.mode = LK_GDN_RUN;
     next.proj = t->next_proj;
     next.out = t->next_out;

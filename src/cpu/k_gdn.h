@@ -269,24 +269,26 @@ static void k_gdn(struct lk_dev *d, const struct lk_gdn_args *a)
 static void gdn_fold_head(void *arg, int part, int worker)
 {
     const struct lk_gdn_fold_args *a = arg;
-    const struct lk_lane *l = a->b->lanes + part / a->hv;
+    const struct lk_lane *l = a->b->lanes + part / a->hv % a->b->n_lanes;
+    int layer = part / a->hv / a->b->n_lanes;
     int h = part % a->hv, kh = gdn_k_head(a->hk, a->hv, a->tiled, h), c = (2 * a->hk + a->hv) * GD;
-    float *S = a->state + ((size_t)l->slot * (size_t)a->hv + (size_t)h) * GD * GD;
+    const void *record = a->record[layer];
+    float *S = a->state[layer] + ((size_t)l->slot * (size_t)a->hv + (size_t)h) * GD * GD;
     for (int i = 0; i < l->keep; i++) {
-        struct gdn_rec r = gdn_rec_at(a->record, l->row0 + i, a->hk, a->hv);
+        struct gdn_rec r = gdn_rec_at(record, l->row0 + i, a->hk, a->hv);
         float e = expf(r.g[h]);
         for (int j = 0; j < GD; j += GDN_STRIP)
             gdn_token(S + j, GD, NULL, r.k + kh * GD, r.v + h * GD + j, e, r.beta[h], NULL);
     }
     if (h == 0 && l->keep > 0) /* the window belongs to no head: the first takes it */
-        gdn_conv_advance(a->conv + (size_t)l->slot * 3 * (size_t)c, c, 0, c, l->keep,
-                         gdn_rec_at(a->record, l->row0, a->hk, a->hv).qkv,
+        gdn_conv_advance(a->conv[layer] + (size_t)l->slot * 3 * (size_t)c, c, 0, c, l->keep,
+                         gdn_rec_at(record, l->row0, a->hk, a->hv).qkv,
                          lk_gdn_record_bytes(a->hk, a->hv) / sizeof(float));
 }
 
 static void k_gdn_fold(struct lk_dev *d, const struct lk_gdn_fold_args *a)
 {
-    lk_pool_run(cpu_of(d)->pool, a->b->n_lanes * a->hv, gdn_fold_head, (void *)(uintptr_t)a);
+    lk_pool_run(cpu_of(d)->pool, a->n_layers * a->b->n_lanes * a->hv, gdn_fold_head, (void *)(uintptr_t)a);
 }
 
 #endif

@@ -168,14 +168,20 @@ void cpu_ref_gdn(struct lk_dev *d, const struct lk_gdn_args *a)
     }
 }
 
+struct fold_job {
+    const struct lk_gdn_fold_args *a;
+    int layer;
+};
+
 static void fold_head(void *arg, int part, int worker)
 {
-    const struct lk_gdn_fold_args *a = arg;
+    const struct fold_job *j = arg;
+    const struct lk_gdn_fold_args *a = j->a;
     const struct lk_lane *l = a->b->lanes + part / a->hv;
     int h = part % a->hv, kh = k_head(a->hk, a->hv, a->tiled, h);
-    float *S = a->state + ((size_t)l->slot * (size_t)a->hv + (size_t)h) * D * D;
+    float *S = a->state[j->layer] + ((size_t)l->slot * (size_t)a->hv + (size_t)h) * D * D;
     for (int i = 0; i < l->keep; i++) {
-        struct rec r = rec_at(a->record, l->row0 + i, a->hk, a->hv);
+        struct rec r = rec_at(a->record[j->layer], l->row0 + i, a->hk, a->hv);
         gdn_token(S, NULL, r.k + (size_t)kh * D, r.v + (size_t)h * D, r.g[h], r.beta[h], NULL);
     }
 }
@@ -184,11 +190,14 @@ void cpu_ref_gdn_fold(struct lk_dev *d, const struct lk_gdn_fold_args *a)
 {
     size_t c = (size_t)(2 * a->hk + a->hv) * D,
            ld = lk_gdn_record_bytes(a->hk, a->hv) / sizeof(float);
-    lk_pool_run(cpu_of(d)->pool, a->b->n_lanes * a->hv, fold_head, (void *)(uintptr_t)a);
-    for (int l = 0; l < a->b->n_lanes; l++) {
-        const struct lk_lane *ln = a->b->lanes + l;
-        if (ln->keep > 0)
-            conv_advance(a->conv + (size_t)ln->slot * 3 * c, ln->keep, c,
-                         rec_at(a->record, ln->row0, a->hk, a->hv).qkv, ld);
+    for (int i = 0; i < a->n_layers; i++) {
+        struct fold_job j = {a, i};
+        lk_pool_run(cpu_of(d)->pool, a->b->n_lanes * a->hv, fold_head, &j);
+        for (int l = 0; l < a->b->n_lanes; l++) {
+            const struct lk_lane *ln = a->b->lanes + l;
+            if (ln->keep > 0)
+                conv_advance(a->conv[i] + (size_t)ln->slot * 3 * c, ln->keep, c,
+                             rec_at(a->record[i], ln->row0, a->hk, a->hv).qkv, ld);
+        }
     }
 }

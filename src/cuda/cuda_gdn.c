@@ -1,11 +1,12 @@
-/* Launches the gated delta net: prep (convolution, norms, gates) and the recurrence; fold replays recorded rows. */
+/* Launches the gated delta net: up to 16 rows, and any number below sm_80, by one recurrent kernel; more in chunks, behind prep
+ * (convolution, norms, gates). Fold replays recorded rows of all layers in one launch. */
 #include "cuda/cuda_dev.h"
 
 #include "cuda/gdn_shared.h"
 
 #define GDN_SOLVE_SMEM (4 * 16384 + LK_GDN_CHUNK * (LK_GDN_CHUNK + 4) * 4 + 2 * LK_GDN_CHUNK * 4)
 #define GDN_PASS_SMEM (8 * 16384 + 6 * 8192 + LK_GDN_CHUNK * 4)
-#define RECUR_SMEM (4 * LK_GDN_BLOCK * LK_GDN_D * 4 + 3 * LK_GDN_BLOCK * 4)
+#define RECUR_SMEM (4 * LK_GDN_BLOCK * LK_GDN_D * 4 + 3 * LK_GDN_BLOCK * 4 + 16)
 
 int cu_gdn_check(struct cu_dev *d, const struct lk_dev_need *n, struct lk_err *e)
 {
@@ -16,6 +17,8 @@ int cu_gdn_check(struct cu_dev *d, const struct lk_dev_need *n, struct lk_err *e
         return lk_fail(e, LK_EINPUT, "cuda gated delta net: convolution of %d; the kernels are made for 4", n->conv_k);
     if (n->hk < 1 || n->hv % n->hk)
         return lk_fail(e, LK_EINPUT, "cuda gated delta net: %d value heads on %d key heads", n->hv, n->hk);
+    if (n->max_lanes * n->hk > CU_COUNT_GDN)
+        return lk_fail(e, LK_EINPUT, "cuda gated delta net: %d sequences of %d key heads; at most %d in all", n->max_lanes, n->hk, CU_COUNT_GDN);
     return 0;
 }
 
@@ -43,8 +46,8 @@ static size_t chunks_of(int rows, int lanes) /* at most: each lane may end in a 
 
 size_t cu_gdn_scratch(struct cu_dev *d, const struct lk_dev_need *n)
 {
-    size_t chunks = n->hv && d->arch >= 80 ? chunks_of(n->max_rows, n->max_lanes) : 0;
-    return (size_t)n->max_rows * row_floats(n->hk, n->hv) * 4 + chunks * chunk_floats(n->hv) * 4;
+    if (!n->hv || d->arch < 80) return 0;
+    return ((size_t)n->max_rows * row_floats(n->hk, n->hv) + chunks_of(n->max_rows, n->max_lanes) * chunk_floats(n->hv)) * 4;
 }
 
 /* Where k, v, g and beta of a row lie: in the record, or in scratch behind the queries. */
@@ -92,32 +95,33 @@ static void launch_chunks(struct cu_dev *d, const struct lk_batch *b, struct lk_
     cu_launch(d, "gdn_chunk_norm", g, CU_ARGS(p));
 }
 
+static void launch_wide(struct cu_dev *d, const struct lk_batch *b, struct lk_gdn_params *p)
+{
+    int units = 2 * p->hk + p->hv;
+    size_t rows = (size_t)b->n_rows * row_floats(p->hk, p->hv);
+    p->q = cu_scratch(d, (rows + chunks_of(b->n_rows, b->n_lanes) * chunk_floats(p->hv)) * 4);
+    if (!p->q) return;
+    p->rld = (int32_t)rld_floats(p->hk, p->hv);
+    bind_rows(p, p->q + (size_t)b->n_rows * (size_t)p->hk * LK_GDN_D);
+    struct cu_grid g = {.gx = cu_div(units, 8), .gy = cu_div(b->n_rows, LK_GDN_PREP_ROWS), .gz = (unsigned)b->n_lanes,
+                        .bx = 256, .flags = CU_PDL, .bytes = (double)b->n_rows * units * LK_GDN_D * 8};
+    cu_launch(d, "gdn_prep", g, CU_ARGS(p));
+    launch_chunks(d, b, p, p->q + rows);
+}
+
 static void cu_gdn(struct lk_dev *dev, const struct lk_gdn_args *a)
 {
     struct cu_dev *d = cu_of(dev);
     const struct lk_batch *b = a->b;
     if (b->n_rows < 1 || b->n_lanes < 1) return;
-    int record = a->mode == LK_GDN_RECORD, units = 2 * a->hk + a->hv;
+    int record = a->mode == LK_GDN_RECORD;
     struct lk_gdn_params p = {.lanes = b->lanes, .proj = a->proj, .conv_w = a->conv_w, .a_coef = a->a_coef,
                               .dt_bias = a->dt_bias, .norm_w = a->norm_w, .state = a->state, .conv = a->conv,
-                              .out = a->out, .eps = a->eps, .ld = a->ld, .n_rows = b->n_rows, .n_lanes = b->n_lanes,
-                              .hk = a->hk, .hv = a->hv, .tiled = a->tiled, .keep_state = record};
-    p.chunked = !record && b->n_rows > LK_GDN_BLOCK && d->arch >= 80;
-    size_t rows = (size_t)b->n_rows * row_floats(a->hk, a->hv);
-    size_t room = p.chunked ? chunks_of(b->n_rows, b->n_lanes) * chunk_floats(a->hv) : 0;
-    p.q = cu_scratch(d, (rows + room) * 4);
-    if (!p.q) return;
-    if (record) {
-        bind_record(&p, a->record);
-    } else {
-        p.rld = (int32_t)rld_floats(a->hk, a->hv);
-        bind_rows(&p, p.q + (size_t)b->n_rows * (size_t)a->hk * LK_GDN_D);
-    }
-    struct cu_grid g = {.gx = cu_div(units, 8), .gy = cu_div(b->n_rows, LK_GDN_PREP_ROWS), .gz = (unsigned)b->n_lanes,
-                        .bx = 256, .flags = CU_PDL, .bytes = (double)b->n_rows * units * LK_GDN_D * (record ? 12 : 8)};
-    cu_launch(d, "gdn_prep", g, CU_ARGS(&p));
-    if (p.chunked)
-        launch_chunks(d, b, &p, p.q + rows);
+                              .out = a->out, .count = d->count + CU_COUNT_GDN_AT, .eps = a->eps, .ld = a->ld, .n_rows = b->n_rows,
+                              .n_lanes = b->n_lanes, .hk = a->hk, .hv = a->hv, .tiled = a->tiled, .keep_state = record};
+    if (record) bind_record(&p, a->record);
+    if (!record && b->n_rows > LK_GDN_BLOCK && d->arch >= 80)
+        launch_wide(d, b, &p);
     else
         launch_recur(d, b, &p);
 }
@@ -127,11 +131,14 @@ static void cu_gdn_fold(struct lk_dev *dev, const struct lk_gdn_fold_args *a)
     struct cu_dev *d = cu_of(dev);
     const struct lk_batch *b = a->b;
     if (b->n_lanes < 1) return;
-    struct lk_gdn_params p = {.lanes = b->lanes, .state = a->state, .conv = a->conv, .n_rows = b->n_rows,
-                              .n_lanes = b->n_lanes, .hk = a->hk, .hv = a->hv, .tiled = a->tiled};
-    bind_record(&p, a->record);
-    cu_launch(d, "gdn_fold", (struct cu_grid){.gx = (unsigned)a->hv, .gy = (unsigned)b->n_lanes, .bx = 512,
-                                              .smem = RECUR_SMEM, .flags = CU_PDL, .bytes = state_bytes(b, a->hv) * 2}, CU_ARGS(&p));
+    for (int at = 0; at < a->n_layers; at += LK_GDN_FOLD_LAYERS) {
+        int n = a->n_layers - at < LK_GDN_FOLD_LAYERS ? a->n_layers - at : LK_GDN_FOLD_LAYERS;
+        struct lk_gdn_fold_params f = {.p = {.lanes = b->lanes, .n_rows = b->n_rows, .n_lanes = b->n_lanes, .hk = a->hk, .hv = a->hv,
+                                             .tiled = a->tiled, .rld = (int32_t)(lk_gdn_record_bytes(a->hk, a->hv) / 4)}};
+        for (int i = 0; i < n; i++) f.state[i] = a->state[at + i], f.conv[i] = a->conv[at + i], f.record[i] = a->record[at + i];
+        cu_launch(d, "gdn_fold", (struct cu_grid){.gx = (unsigned)a->hv, .gy = (unsigned)b->n_lanes, .gz = (unsigned)n, .bx = 512,
+                                                  .smem = RECUR_SMEM, .flags = CU_PDL, .bytes = state_bytes(b, a->hv) * 2 * n}, CU_ARGS(&f));
+    }
 }
 
 void cu_gdn_ops(struct cu_dev *d)

@@ -13,9 +13,10 @@ struct lk_gdn_params {
     const struct lk_lane *lanes;
     const float *proj, *conv_w, *a_coef, *dt_bias, *norm_w;
     float *state, *conv;
-    float *q;                  /* [n_rows][hk*128] normalised, scaled */
+    float *q;                  /* chunked: [n_rows][hk*128] normalised, scaled */
     float *qkv;                /* record mode: inputs of the convolution, [row] rld apart; else NULL */
-    float *k, *v, *g, *beta;   /* [row] rld apart: in the record, or in scratch laid out likewise */
+    float *k, *v, *g, *beta;   /* [row] rld apart: in the record; chunked: in scratch laid out likewise */
+    int32_t *count;            /* recurrent: [lane][hk] v heads that have read the window of their q and k head; 0 between launches */
     uint16_t *out;             /* f16 [n_rows][hv*128] */
     float *u;                  /* chunked: [chunks][hv][64][128]; the outputs before the gated norm take its place */
     uint16_t *w;               /* chunked: [chunks][hv][64][hi 128 | lo 128] */
@@ -24,7 +25,13 @@ struct lk_gdn_params {
     float eps;
     int32_t ld, rld, n_rows, n_lanes, hk, hv, tiled;
     int32_t keep_state; /* record mode: outputs only */
-    int32_t chunked;    /* q and k are stored as split BF16 */
+};
+
+/* One launch folds this many layers. */
+#define LK_GDN_FOLD_LAYERS 64
+struct lk_gdn_fold_params {
+    struct lk_gdn_params p; /* lanes and sizes; state, conv and the record's arrays are a layer's: */
+    float *state[LK_GDN_FOLD_LAYERS], *conv[LK_GDN_FOLD_LAYERS], *record[LK_GDN_FOLD_LAYERS];
 };
 
 #endif

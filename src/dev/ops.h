@@ -87,12 +87,12 @@ static inline size_t lk_gdn_record_bytes(int hk, int hv)
     size_t c = (size_t)2 * hk * 128 + (size_t)hv * 128;
     return (4 * (c + (size_t)hk * 128 + (size_t)hv * 128 + 2 * (size_t)hv) + 15) / 16 * 16;
 }
-/* Folds the first lanes[l].keep recorded rows of each lane into state and conv state; bit-identical to RUN row by row. */
+/* Folds the first lanes[l].keep recorded rows of each lane into state and conv state of each layer; bit-identical to RUN row by row. */
 struct lk_gdn_fold_args {
     const struct lk_batch *b; /* the recorded step's batch, keep filled in */
-    int hk, hv, tiled;
-    float *state, *conv;
-    const void *record;
+    int hk, hv, tiled, n_layers;
+    float *const *state, *const *conv; /* host arrays [n_layers] */
+    void *const *record;
 };
 
 /* Best candidates of each row of logits [T, ld] over columns [0, n): the k largest, ties to the smaller id, sorted; and

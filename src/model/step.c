@@ -317,12 +317,9 @@ int lk__model_fold(struct lk_model *m, struct lk_state *s, const int32_t *keep, 
     d->upload(d, c->dev, c->host, (size_t)n_lanes * sizeof *lanes);
     int graph = c->rows <= d->small_rows;
     if (!graph || !d->graph_begin(d, lk__graph_key(s, c, GRAPH_FOLD, 0))) {
-        for (int i = 0; i < m->shape.n_gdn; i++) {
-            struct lk_gdn_fold_args a = {.b = &c->batch, .hk = m->local.hk, .hv = m->local.hv,
-                                         .tiled = m->local.tiled, .state = s->gdn[i], .conv = s->conv[i],
-                                         .record = s->record[i]};
-            d->ops->gdn_fold(d, &a);
-        }
+        struct lk_gdn_fold_args a = {.b = &c->batch, .hk = m->local.hk, .hv = m->local.hv, .tiled = m->local.tiled,
+                                     .n_layers = m->shape.n_gdn, .state = s->gdn, .conv = s->conv, .record = s->record};
+        d->ops->gdn_fold(d, &a);
         if (graph) d->graph_end(d);
     }
     lk_mem_guard_end();

@@ -68,6 +68,7 @@ static inline float __fdiv_rn(float a, float b) { return a / b; }
 static inline size_t __cvta_generic_to_shared(const void *p) { return 0; } /* no kernel of sm_70 uses it */
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 template <class T> static inline T __ldg(const T *p) { return *p; }
+static inline void __threadfence(void) {} /* blocks run one after the other */
 template <class T> static inline T min(T a, T b) { return b < a ? b : a; }
 template <class T> static inline T max(T a, T b) { return a < b ? b : a; }
 static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t sel)
@@ -152,6 +153,7 @@ static inline void simt_load16(unsigned &a, unsigned &b, unsigned &c, unsigned &
     uint4 v = *(const uint4 *)p;
     a = v.x, b = v.y, c = v.z, d = v.w;
 }
+static inline void simt_prefetch_global_L2(const void *p) {}
 #define simt_ld_global_nc_L1_no_allocate_v4_u32 simt_load16
 #define simt_ld_global_nc_v4_u32 simt_load16
 
