@@ -1,4 +1,4 @@
-/* Cases of linear, gate_up and embed: every weight format, the real shapes of the 0.8B, 4B and 27B
+/* Cases of linear, gate_up, embed and draft_in, and of a norm made between two linears: every weight format, the real shapes of the 0.8B, 4B and 27B
  * and their halves under tensor parallelism, one row to a prefill chunk, and edges where a tile
  * ends. */
 #include "cases/cases.h"
@@ -151,7 +151,7 @@ static void lin_add(struct op_table *t, const struct op_family *f, int use, cons
                     enum lk_fmt fmt, int n, int k, int group, int T)
 {
     struct op_case *c =
-        ot_add(t, f, use, f == &embed ? 1e-6 : 2e-5, why_f32, "%s %s %s g%d n%d k%d T%d", f->op,
+        ot_add(t, f, use, f->setup != lin_setup && f != &gate_up ? 1e-6 : 2e-5, why_f32, "%s %s %s g%d n%d k%d T%d", f->op,
                what, lk_fmt_info(fmt)->name, group, n, k, T);
     int p[12] = {(int)fmt, n, k, group, T};
     if (c) memcpy(c->p, p, sizeof p);
@@ -174,6 +174,133 @@ static int fmt_group(enum lk_fmt f, int k)
         return 128;
     default:
         return 0;
+    }
+}
+
+/* A residual stream's norm on its way from one linear to the next: y += x W1^T with y's norm, then W2 of that. p: 0 format of both,
+ * 1 n (of y), 2 k, 3 group, 4 T, 5 W2: 0 a linear, 1 gate and up, 2 a linear with gates of BF16 beside it, 6 rows of W2, 7 log2 of y's size,
+ * 8 of x's. */
+struct between {
+    struct lk_mat *from, *to;
+    void *x, *h, *out;
+    float *y, *w;
+};
+
+static void between_setup(struct op_run *r)
+{
+    const int *p = r->c->p;
+    struct between *b = r->fam = ot_host(r, sizeof *b);
+    struct lk_weight w[2];
+    if (!b) return;
+    size_t n = (size_t)p[1], T = (size_t)p[4];
+    ot_weight(r, w, (enum lk_fmt)p[0], p[1], p[2], p[3]);
+    b->from = ot_mat(r, LK_MAT_STACK, w, 1);
+    ot_weight(r, w, (enum lk_fmt)p[0], p[6], p[1], p[3]);
+    if (p[5]) ot_weight(r, w + 1, p[5] == 1 ? (enum lk_fmt)p[0] : LK_FMT_BF16, p[5] == 1 ? p[6] : 12, p[1], p[3]);
+    b->to = ot_mat(r, p[5] == 1 ? LK_MAT_GATE_UP : LK_MAT_STACK, w, p[5] ? 2 : 1);
+    b->x = ot_up_act(r, ot_rand(r, T * (size_t)p[2], ldexp(1, p[8])), T * (size_t)p[2]);
+    b->y = ot_up(r, ot_rand(r, T * n, ldexp(1, p[7])), T * n * 4);
+    b->w = ot_up(r, ot_rand(r, n, 1), n * 4);
+    b->h = ot_dev(r, T * n * r->d->act_bytes);
+    b->out = ot_dev(r, T * (size_t)(p[6] + 12) * 4);
+}
+
+static void between_issue(struct op_run *r)
+{
+    const int *p = r->c->p;
+    struct between *b = r->fam;
+    struct lk_linear_args from = {.w = b->from, .x = b->x, .y = b->y, .T = p[4], .ldy = p[1], .add = 1, .next = {b->w, 1e-6f, b->h}};
+    struct lk_linear_args to = {.w = b->to, .x = b->h, .y = b->out, .T = p[4], .ldy = p[6] + (p[5] ? 12 : 0), .normed = 1};
+    struct lk_gate_up_args gate = {.w = b->to, .x = b->h, .out = b->out, .T = p[4], .normed = 1};
+    r->d->ops->norm(r->d, b->y, b->w, 1e-6f, p[4], p[1], b->h);
+    r->d->ops->linear(r->d, &from);
+    if (p[5] == 1)
+        r->d->ops->gate_up(r->d, &gate);
+    else
+        r->d->ops->linear(r->d, &to);
+}
+
+/* h is rounded to f16 where activations are: 2^-12 of each product, six of that at the worst; as a gate it counts twice. */
+static void between_fetch(struct op_run *r)
+{
+    const int *p = r->c->p;
+    struct between *b = r->fam;
+    double more = f16_weights(r, p[0]), tol = r->c->tol + more, h = r->d->act_bytes == 2 ? 2e-3 : 0;
+    ot_out_f32(r, "y", b->y, (size_t)p[4] * (size_t)p[1], tol);
+    if (p[5] == 1)
+        ot_out_act(r, "out", b->out, (size_t)p[4] * (size_t)p[6], tol + 2 * (h + more));
+    else
+        ot_out_f32(r, "out", b->out, (size_t)p[4] * (size_t)(p[6] + (p[5] ? 12 : 0)), tol + h);
+}
+
+static void between_cost(const struct op_case *c, double *bytes, double *flops)
+{
+    const int *p = c->p;
+    *bytes = fmt_bytes(p[0], p[1], p[2] + p[6] * (p[5] == 1 ? 2.0 : 1.0));
+    *flops = 2.0 * p[4] * p[1] * (p[2] + p[6]);
+}
+
+static const struct op_family between = {"norm_next", between_setup, between_issue, between_fetch, between_cost};
+
+static void cases_between(struct op_table *t)
+{
+    static const int p[][12] = {
+        {LK_FMT_BF16, 64, 128, 0, 1, 0, 72},        {LK_FMT_BF16, 96, 4096, 0, 4, 1, 40},         {LK_FMT_FP8, 200, 512, 0, 5, 2, 80},
+        {LK_FMT_NVFP4, 160, 256, 0, 3, 1, 48},      {LK_FMT_NVFP4, 160, 8192, 0, 2, 0, 48},       {LK_FMT_FP8, 1024, 8704, 0, 9, 0, 64},
+        {LK_FMT_FP8, 256, 512, 128, 32, 2, 100},    {LK_FMT_FP8, 256, 512, 128, 17, 1, 56},       {LK_FMT_I8, 128, 256, 64, 8, 0, 40},
+        {LK_FMT_BF16, 100, 64, 0, 6, 0, 40},        {LK_FMT_BF16, 128, 64, 0, 33, 1, 40},         {LK_FMT_FP8, 128, 8704, 0, 16, 0, 64, -7},
+        {LK_FMT_BF16, 128, 256, 0, 4, 0, 40, -9, 5}, {LK_FMT_BF16, 128, 256, 0, 4, 0, 40, 10, -3}, {LK_FMT_FP8, 5120, 17408, 0, 1, 0, 64},
+        {LK_FMT_NVFP4, 5120, 6144, 0, 4, 1, 64}};
+    for (size_t i = 0; i < sizeof p / sizeof *p; i++) {
+        const int *c = p[i];
+        struct op_case *add = ot_add(t, &between, OP_CHECK, 2e-5, why_f32, "norm_next %s g%d n%d k%d T%d to%d m%d y2^%d x2^%d",
+                                     lk_fmt_info((enum lk_fmt)c[0])->name, c[3], c[1], c[2], c[4], c[5], c[6], c[7], c[8]);
+        if (add) memcpy(add->p, c, sizeof add->p);
+    }
+}
+
+/* p: 0 format of the table, 1 its rows, 2 n, 3 group, 4 T */
+static void draft_setup(struct op_run *r)
+{
+    const int *p = r->c->p;
+    struct between *b;
+    embed_setup(r);
+    struct lin *l = r->fam;
+    if (!l || !(b = ot_host(r, sizeof *b))) return;
+    size_t n = (size_t)p[2], T = (size_t)p[4];
+    int32_t *rows = ot_host(r, T * 4);
+    for (size_t i = 0; rows && i < T; i++) rows[i] = (int32_t)(ot_random() % 5);
+    b->from = l->m, b->x = l->x, b->h = ot_up(r, rows, T * 4);
+    b->y = ot_up(r, ot_rand(r, 5 * n, 3), 5 * n * 4);
+    b->w = ot_up(r, ot_rand(r, 2 * n, 1), 2 * n * 4);
+    b->out = ot_dev(r, T * 2 * n * r->d->act_bytes);
+    r->fam = b;
+}
+
+static void draft_issue(struct op_run *r)
+{
+    const int *p = r->c->p;
+    struct between *b = r->fam;
+    struct lk_draft_in_args a = {.table = b->from, .ids = b->x, .rows = b->h, .hidden = b->y, .embed_norm = b->w,
+                                 .hidden_norm = b->w + p[2], .eps = 1e-6f, .T = p[4], .n = p[2], .h = b->out};
+    r->d->ops->draft_in(r->d, &a);
+}
+
+static void draft_fetch(struct op_run *r)
+{
+    struct between *b = r->fam;
+    ot_out_act(r, "h", b->out, (size_t)r->c->p[4] * 2 * (size_t)r->c->p[2], r->c->tol + f16_weights(r, r->c->p[0]));
+}
+
+static const struct op_family draft_in = {"draft_in", draft_setup, draft_issue, draft_fetch, embed_cost};
+
+static void cases_draft_in(struct op_table *t)
+{
+    static const enum lk_fmt fmt[] = {LK_FMT_BF16, LK_FMT_I8, LK_FMT_FP8};
+    static const int n[] = {64, 1024, 5120, 9000};
+    for (int i = 0; i < 12; i++) {
+        if (n[i % 4] == 9000 && fmt[i / 4] != LK_FMT_BF16) continue;
+        lin_add(t, &draft_in, OP_CHECK, "rows", fmt[i / 4], 40, n[i % 4], fmt_group(fmt[i / 4], n[i % 4]), 1 + i * 2);
     }
 }
 
@@ -286,6 +413,8 @@ void cases_linear(struct op_table *t)
     cases_odd(t);
     cases_stack(t);
     cases_real(t);
+    cases_between(t);
+    cases_draft_in(t);
 }
 
 /* Rows of one 16-row call against calls of fewer rows starting anywhere: the same bits. */

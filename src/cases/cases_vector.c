@@ -1,14 +1,15 @@
-/* Cases of the small ops: norm, norm_f32, to_act, add, gather, argmax, topk, edit. */
+/* Cases of the small ops: norm, norm_f32, norm_out, to_act, add, gather, argmax, topk, edit. */
 #include "cases/cases.h"
 
 #include <math.h>
 #include <string.h>
 
-enum what { NORM, NORM_F32, TO_ACT, ADD, GATHER, ARGMAX, TOPK, EDIT };
+enum what { NORM, NORM_F32, NORM_OUT, TO_ACT, ADD, GATHER, ARGMAX, TOPK, EDIT };
 
 /* p: 0 what, 1 T, 2 n, 3 extra stride, 4 k (topk), 5 ties */
 struct vec {
     float *x, *w, *y, *z;
+    void *h; /* of norm_out: the rows picked */
     int32_t *ids;
     int ldx;
 };
@@ -48,6 +49,7 @@ static void vec_setup(struct op_run *r)
         for (int i = 0; rows && i < p[1]; i++) rows[i] = (int32_t)(ot_random() % (uint32_t)p[1]);
         v->ids = ot_up(r, rows, n * 4);
         v->z = ot_dev(r, (size_t)p[1] * 4);
+        if (p[0] == NORM_OUT) v->h = ot_dev(r, (size_t)(p[4] + 1) * (size_t)p[2] * r->d->act_bytes);
     }
 }
 
@@ -58,12 +60,16 @@ static void vec_issue(struct op_run *r)
     const struct lk_ops *o = r->d->ops;
     struct lk_topk_args tk = {v->x, p[1], p[2], v->ldx, p[4], 1000, v->ids, v->y, v->z};
     struct lk_edit_args ed = {v->x, v->ldx, 64, v->ids, v->ids + 64, v->z, v->w};
+    struct lk_norm_out_args no = {v->x, v->w, 1e-6f, p[1], p[2], p[4], v->y, v->ids, v->h};
     switch ((enum what)p[0]) {
     case NORM:
         o->norm(r->d, v->x, v->w, 1e-6f, p[1], p[2], v->y);
         break;
     case NORM_F32:
         o->norm_f32(r->d, v->x, v->ldx, v->w, 1e-6f, p[1], p[2], v->y, p[2]);
+        break;
+    case NORM_OUT:
+        o->norm_out(r->d, &no);
         break;
     case TO_ACT:
         o->to_act(r->d, v->x, v->ldx, p[1], p[2], v->y);
@@ -96,6 +102,9 @@ static void vec_fetch(struct op_run *r)
     case TO_ACT:
         ot_out_act(r, "h", v->y, n, r->c->tol);
         break;
+    case NORM_OUT:
+        ot_out_act(r, "h", v->h, (size_t)p[4] * (size_t)p[2], r->c->tol);
+        /* fall through */
     case NORM_F32:
     case ADD:
     case GATHER:
@@ -126,6 +135,7 @@ static void vec_cost(const struct op_case *c, double *bytes, double *flops)
 static const struct op_family vector[] = {
     [NORM] = {"norm", vec_setup, vec_issue, vec_fetch, vec_cost},
     [NORM_F32] = {"norm_f32", vec_setup, vec_issue, vec_fetch, vec_cost},
+    [NORM_OUT] = {"norm_out", vec_setup, vec_issue, vec_fetch, vec_cost},
     [TO_ACT] = {"to_act", vec_setup, vec_issue, vec_fetch, vec_cost},
     [ADD] = {"add", vec_setup, vec_issue, vec_fetch, vec_cost},
     [GATHER] = {"gather", vec_setup, vec_issue, vec_fetch, vec_cost},
@@ -137,7 +147,7 @@ static const struct op_family vector[] = {
 static void vec_add(struct op_table *t, int use, enum what w, int T, int n, int extra, int k,
                     int ties)
 {
-    static const double tol[] = {[NORM] = 1e-6, [NORM_F32] = 1e-6, [TOPK] = 1e-6, [EDIT] = 2e-7};
+    static const double tol[] = {[NORM] = 1e-6, [NORM_F32] = 1e-6, [NORM_OUT] = 1e-6, [TOPK] = 1e-6, [EDIT] = 2e-7};
     double own = w < sizeof tol / sizeof *tol ? tol[w] : 0;
     struct op_case *c = ot_add(t, vector + w, use, own,
                                own > 0 ? "f32 sums and functions, a few units in the last place"
@@ -152,9 +162,10 @@ void cases_vector(struct op_table *t)
     static const int n[] = {1, 7, 8, 31, 128, 1000, 1024, 2560, 5120};
     for (enum what w = NORM; w <= GATHER; w++)
         for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
-            int extra = w == NORM || w == ADD ? 0 : 5 * (int)(i % 3);
+            int extra = w == NORM || w == NORM_OUT || w == ADD ? 0 : 5 * (int)(i % 3);
+            int picked = w != NORM_OUT ? 0 : n[i] == 1000 ? 70 : 1 + (int)(i % 3);
             vec_add(t, OP_CHECK | (n[i] >= 1024 ? OP_BENCH : 0), w, 1 + 8 * (int)(i % 3), n[i],
-                    extra, 0, 0);
+                    extra, picked, 0);
         }
     static const int v[] = {1, 2, 3, 9, 255, 256, 4097, 8192, 8193, 62080, 248320};
     for (size_t i = 0; i < sizeof v / sizeof *v; i++)

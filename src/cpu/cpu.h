@@ -74,5 +74,7 @@ size_t cpu_ref_work(const struct lk_dev_need *n, int threads);
 void cpu_ref_attn(struct lk_dev *d, const struct lk_attn_args *a);
 void cpu_ref_gdn(struct lk_dev *d, const struct lk_gdn_args *a);
 void cpu_ref_gdn_fold(struct lk_dev *d, const struct lk_gdn_fold_args *a);
+/* The tail of every linear: the norm it was asked for. */
+void cpu_next_norm(struct lk_dev *d, const struct lk_linear_args *a);
 
 #endif

@@ -79,6 +79,7 @@ static void k_linear(struct lk_dev *d, const struct lk_linear_args *a)
         lin_run(&j, a->x, packed, a->w->head.k);
         j.y += j.p->w.n;
     }
+    cpu_next_norm(d, a);
 }
 
 /* Gate and up may differ in format but not in the order of their columns (mat_load sees to it). */

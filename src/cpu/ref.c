@@ -47,6 +47,33 @@ static void ref_to_act(struct lk_dev *d, const float *x, int ldx, int T, int n, 
         memcpy(y + (size_t)t * (size_t)n, x + (size_t)t * (size_t)ldx, (size_t)n * sizeof *y);
 }
 
+/* Ops made of others; every instruction set takes its own. */
+static void ref_norm_out(struct lk_dev *d, const struct lk_norm_out_args *a)
+{
+    const struct lk_ops *o = &cpu_of(d)->ops;
+    size_t n = (size_t)a->n;
+    o->norm_f32(d, a->x, a->n, a->w, a->eps, a->T, a->n, a->y, a->n);
+    for (int i = 0; i < a->n_out; i++)
+        memcpy((float *)a->h + (size_t)i * n, a->y + (size_t)a->rows[i] * n, n * sizeof *a->y);
+}
+
+static void ref_draft_in(struct lk_dev *d, const struct lk_draft_in_args *a)
+{
+    const struct lk_ops *o = &cpu_of(d)->ops;
+    int n = a->n;
+    for (int t = 0; t < a->T; t++) {
+        float *h = (float *)a->h + (size_t)t * 2 * (size_t)n;
+        o->embed(d, a->table, a->ids + t, 1, h);
+        o->norm_f32(d, h, n, a->embed_norm, a->eps, 1, n, h, n);
+        o->norm_f32(d, a->hidden + (size_t)a->rows[t] * (size_t)n, n, a->hidden_norm, a->eps, 1, n, h + n, n);
+    }
+}
+
+void cpu_next_norm(struct lk_dev *d, const struct lk_linear_args *a)
+{
+    if (a->next.w) cpu_of(d)->ops.norm(d, a->y, a->next.w, a->next.eps, a->T, a->ldy, a->next.h);
+}
+
 /* ---- linear, gate_up: one part a weight row ---- */
 
 static double ref_dot(const float *w, const float *x, int64_t k)
@@ -85,6 +112,7 @@ static void ref_linear(struct lk_dev *d, const struct lk_linear_args *a)
         lk_pool_run(c->pool, (int)j.w->n, lin_row, &j);
         j.col0 += j.w->n;
     }
+    cpu_next_norm(d, a);
 }
 
 struct gate_job {
@@ -198,6 +226,8 @@ void cpu_ref_ops(struct lk_ops *o)
         .embed = ref_embed,
         .norm = ref_norm,
         .norm_f32 = ref_norm_f32,
+        .norm_out = ref_norm_out,
+        .draft_in = ref_draft_in,
         .to_act = ref_to_act,
         .linear = ref_linear,
         .gate_up = ref_gate_up,

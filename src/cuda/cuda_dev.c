@@ -268,7 +268,7 @@ static void dev_close(struct lk_dev *ld)
     cu_blas_close(d);
     cu_free(d, d->scratch);
     cu_free(d, d->count);
-    cu_free(d, d->winners);
+    cu_free(d, d->norm);
     cu_free(d, d->padded);
     for (int i = 0; i < 2; i++) {
         if (d->stage[i]) d->drv->host_free(d->stage[i]);
@@ -294,10 +294,17 @@ static int staging_init(struct cu_dev *d, struct lk_err *e)
     if (!d->failed) cu_bad(d, f->host_alloc((void **)&d->ring, CU_RING_SLOTS * CU_RING_BYTES, 0), "pinned staging memory");
     for (int i = 0; i < CU_RING_SLOTS && !d->failed; i++)
         cu_bad(d, f->event_create(&d->ring_free[i], CU_EVENT_DISABLE_TIMING), "event");
-    if (!d->failed) d->count = dev_alloc(&d->dev, CU_COUNTS * sizeof *d->count, "counts"); /* zero */
-    d->winners = cu_alloc(d, 64 * CU_SMALL_ROWS * 8, "argmax");
+    return report(d, e);
+}
+
+/* What ops keep between their kernels; counts and norms start at zero. */
+static int kept_init(struct cu_dev *d, struct lk_err *e)
+{
+    d->count = dev_alloc(&d->dev, CU_COUNTS * sizeof *d->count, "counts");
+    d->norm = dev_alloc(&d->dev, sizeof *d->norm, "norms");
     d->padded = cu_alloc(d, (size_t)CU_SMALL_ROWS * CU_ODD_K * 2, "padded rows");
-    if ((!d->count || !d->winners || !d->padded) && !d->failed) return lk_fail(e, LK_ENOMEM, "cuda:%d: no device memory left", d->index);
+    if ((!d->count || !d->norm || !d->padded) && !d->failed)
+        return lk_fail(e, LK_ENOMEM, "cuda:%d: no device memory left", d->index);
     return report(d, e);
 }
 
@@ -362,6 +369,7 @@ int lk_cuda_open(struct lk_dev **out, int index, const char *image, struct lk_er
     int rc = card_open(d, e);
     if (!rc) rc = cu_modules_load(d, image, e);
     if (!rc) rc = staging_init(d, e);
+    if (!rc) rc = kept_init(d, e);
     if (!rc) {
         fill_table(d);
         *out = &d->dev;

@@ -44,7 +44,9 @@ struct cu_graph {
 /* Where the counts of an op lie in cu_dev.count. */
 #define CU_COUNT_GDN_AT 0
 #define CU_COUNT_GDN 4096
-#define CU_COUNTS (CU_COUNT_GDN_AT + CU_COUNT_GDN)
+#define CU_COUNT_TOPK_AT (CU_COUNT_GDN_AT + CU_COUNT_GDN)
+#define CU_COUNT_TOPK 4096 /* rows of an argmax */
+#define CU_COUNTS (CU_COUNT_TOPK_AT + CU_COUNT_TOPK)
 
 #define cu_prof_row lk_prof_row /* dev/prof.h */
 struct cu_prof; /* profile.c */
@@ -78,8 +80,9 @@ struct cu_dev {
     size_t scratch_bytes;
     void *padded;  /* 32 rows of CU_ODD_K f16 columns, for linears whose k is no multiple of 64 */
     int wide_rows; /* rows of a matrix that a wide product takes at a time */
-    int32_t *count; /* CU_COUNTS: blocks of a launch that are done; 0 between launches */
-    void *winners; /* argmax: 64 parts x 32 rows x 8 B */
+    int32_t *count;       /* CU_COUNTS: blocks of a launch that are done; 0 between launches */
+    struct cu_norm *norm; /* pack.h */
+    int norm_tiles;       /* of the last norm: it is unfinished, its writer has so many tiles; 0: finished */
     int capturing, checked, no_graphs;
     uint64_t capture_key, clock;
     struct cu_graph graphs[CU_GRAPHS];

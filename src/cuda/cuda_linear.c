@@ -38,12 +38,18 @@ static const struct cu_seg *side_of(const struct cu_mat *m, int at)
     return f && f->fmt == CU_F16 && s->fmt != CU_F16 && seg_bytes(f) * 4 < seg_bytes(s) ? f : NULL;
 }
 
-/* A launch's shared memory: rings from sm_80 on, below two places of sums a warp. */
+/* Shared memory of a launch's warps: rings from sm_80 on, below two places of sums. */
 static unsigned linear_smem(const struct cu_dev *d, const struct cu_seg *s, const struct cu_seg *side)
 {
     int a_warp = CU_RING(s->fmt);
     if (side && CU_RING(CU_F16) > a_warp) a_warp = CU_RING(CU_F16);
     return (unsigned)(CU_WARPS * (d->arch < 80 ? 2304 : a_warp));
+}
+
+/* May the norm of y stay unfinished? */
+static int leaves_norm(const struct cu_mat *m, const struct lk_linear_args *a)
+{
+    return a->next.w && a->T <= CU_NORM_ROWS && m->n_segs == 1 && m->segs[0].tiles <= CU_NORM_TILES;
 }
 
 /* T up to 32 rows. */
@@ -52,10 +58,14 @@ static void small_launch(struct cu_dev *d, const struct cu_mat *m, const struct 
     int nt = a->T <= 8 ? 0 : a->T <= 16 ? 1 : 2;
     for (int i = 0; i < m->n_segs; i++) {
         const struct cu_seg *s = &m->segs[i], *side = side_of(m, i);
-        struct cu_linear_par p = {.s = *s, .T = a->T, .ldx = s->units * CU_KU, .ldy = a->ldy, .add = a->add, .x = a->x, .y = a->y};
+        struct cu_linear_par p = {.s = *s, .T = a->T, .ldx = s->units * CU_KU, .ldy = a->ldy, .add = a->add, .x = a->x, .y = a->y,
+                                  .norm = d->norm, .norm_tiles = a->normed ? d->norm_tiles : 0,
+                                  .sums_at = (int32_t)linear_smem(d, s, side)};
+        if (leaves_norm(m, a)) p.next_w = a->next.w, p.next_h = a->next.h, p.next_eps = a->next.eps;
+        unsigned sums = d->arch < 80 ? 0 : 4u * (unsigned)(a->T * p.norm_tiles);
         double bytes = seg_bytes(s) + 2.0 * a->T * s->k + (glu ? 1.0 : 4.0 + 4.0 * a->add) * a->T * s->n;
         if (side) p.side = *side, bytes += seg_bytes(side), i++;
-        struct cu_grid g = {.gx = (unsigned)(s->tiles + p.side.tiles), .bx = CU_WARPS * 32, .smem = linear_smem(d, s, side), .flags = CU_PDL, .bytes = bytes};
+        struct cu_grid g = {.gx = (unsigned)(s->tiles + p.side.tiles), .bx = CU_WARPS * 32, .smem = (unsigned)p.sums_at + sums, .flags = CU_PDL, .bytes = bytes};
         cu_launch(d, kernel_names[side ? PAIR : glu][kernel_fmt(s)][nt], g, CU_ARGS(&p));
     }
 }
@@ -131,10 +141,15 @@ static void stepped(struct cu_dev *d, const struct lk_linear_args *all, size_t y
 static void op_linear(struct lk_dev *ld, const struct lk_linear_args *a)
 {
     struct cu_dev *d = cu_of(ld);
+    const struct cu_mat *m = (const struct cu_mat *)a->w;
     if (a->T > CU_SMALL_ROWS && d->blas)
-        wide_linear(d, (const struct cu_mat *)a->w, a);
+        wide_linear(d, m, a);
     else
         stepped(d, a, 4, 0);
+    if (leaves_norm(m, a))
+        d->norm_tiles = m->segs[0].tiles;
+    else if (a->next.w)
+        d->ops.norm(ld, a->y, a->next.w, a->next.eps, a->T, a->ldy, a->next.h);
 }
 
 /* Gate and up lie 16 rows and 16 rows in a tile: one product makes both, and its columns stand in that order. */
@@ -166,7 +181,7 @@ static void op_gate_up(struct lk_dev *ld, const struct lk_gate_up_args *a)
         wide_gate_up(d, m, a);
         return;
     }
-    struct lk_linear_args l = {.w = a->w, .x = a->x, .y = a->out, .T = a->T, .ldy = m->parts[0].n};
+    struct lk_linear_args l = {.w = a->w, .x = a->x, .y = a->out, .T = a->T, .ldy = m->parts[0].n, .normed = a->normed};
     stepped(d, &l, 2, 1);
 }
 

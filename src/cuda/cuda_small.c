@@ -2,27 +2,53 @@
 #include "cuda/cuda_mat.h"
 
 #define THREADS 256
-#define ARGMAX_PARTS 64
+#define ROW_THREADS 1024 /* of norm_out and draft_in: a row a CTA */
 
 static void op_embed(struct lk_dev *d, const struct lk_mat *table, const int32_t *ids, int T, float *x)
 {
     const struct cu_mat *m = (const struct cu_mat *)table;
     const struct cu_seg *s = &m->segs[0];
     double bytes = (double)T * (s->units * s->unit_bytes / CU_TILE + 4.0 * s->k);
-    cu_launch(cu_of(d), "embed", (struct cu_grid){.gx = (unsigned)T, .gy = cu_div(s->k, 1024), .bx = THREADS, .bytes = bytes},
+    cu_launch(cu_of(d), "embed", (struct cu_grid){.gx = (unsigned)T, .gy = cu_div(s->k, THREADS), .bx = THREADS, .bytes = bytes},
               CU_ARGS((void *)(uintptr_t)s, &ids, &T, &x));
 }
 
-static void op_norm(struct lk_dev *d, const float *x, const float *w, float eps, int T, int n, void *h)
+static void op_norm(struct lk_dev *ld, const float *x, const float *w, float eps, int T, int n, void *h)
 {
-    cu_launch(cu_of(d), "norm_act", (struct cu_grid){.gx = (unsigned)T, .bx = THREADS, .flags = CU_PDL, .bytes = 6.0 * T * n + 4.0 * n},
-              CU_ARGS(&x, &w, &eps, &n, &h));
+    struct cu_dev *d = cu_of(ld);
+    float *r = T <= CU_NORM_ROWS ? d->norm->r : NULL;
+    d->norm_tiles = 0;
+    cu_launch(d, "norm_act", (struct cu_grid){.gx = (unsigned)T, .bx = THREADS, .flags = CU_PDL, .bytes = 6.0 * T * n + 4.0 * n},
+              CU_ARGS(&x, &w, &eps, &n, &h, &r));
 }
 
 static void op_norm_f32(struct lk_dev *d, const float *x, int ldx, const float *w, float eps, int T, int n, float *y, int ldy)
 {
     cu_launch(cu_of(d), "norm_f32", (struct cu_grid){.gx = (unsigned)T, .bx = THREADS, .flags = CU_PDL, .bytes = 8.0 * T * n + 4.0 * n},
               CU_ARGS(&x, &ldx, &w, &eps, &n, &y, &ldy));
+}
+
+/* Rows picked are few in a step; a scorer's many are copied by kernels of their own. */
+static void op_norm_out(struct lk_dev *d, const struct lk_norm_out_args *a)
+{
+    struct lk_norm_out_args p = *a;
+    int many = a->n_out > 64;
+    if (many) p.n_out = 0;
+    cu_launch(cu_of(d), "norm_out", (struct cu_grid){.gx = (unsigned)a->T, .bx = ROW_THREADS, .flags = CU_PDL, .bytes = 8.0 * a->T * a->n + 4.0 * a->n},
+              CU_ARGS(&p.x, &p.w, &p.eps, &p.n, &p.y, &p.rows, &p.n_out, &p.h));
+    if (many)
+        cu_launch(cu_of(d), "pick_act", (struct cu_grid){.gx = cu_div(a->n, THREADS), .gy = (unsigned)a->n_out, .bx = THREADS, .flags = CU_PDL, .bytes = 6.0 * a->n_out * a->n},
+                  CU_ARGS(&p.y, &p.rows, &p.n, &p.h));
+}
+
+/* No CU_PDL: the first kernel of a draft pass waits for all of the one before. */
+static void op_draft_in(struct lk_dev *d, const struct lk_draft_in_args *a)
+{
+    struct lk_draft_in_args p = *a;
+    const struct cu_seg *s = &((const struct cu_mat *)a->table)->segs[0];
+    double bytes = (double)a->T * (s->units * s->unit_bytes / CU_TILE + 8.0 * s->k) + 8.0 * s->k;
+    cu_launch(cu_of(d), "draft_in", (struct cu_grid){.gx = (unsigned)a->T, .gy = 2, .bx = ROW_THREADS, .bytes = bytes},
+              CU_ARGS((void *)(uintptr_t)s, &p.ids, &p.embed_norm, &p.hidden, &p.rows, &p.hidden_norm, &p.eps, &p.h));
 }
 
 static void op_to_act(struct lk_dev *d, const float *x, int ldx, int T, int n, void *h)
@@ -45,24 +71,6 @@ static void op_gather(struct lk_dev *d, const float *x, int ldx, const int32_t *
               CU_ARGS(&x, &ldx, &rows, &n, &y));
 }
 
-static void op_argmax(struct lk_dev *ld, const float *logits, int T, int n, int ld_, int32_t id0, int32_t *ids, float *val)
-{
-    struct cu_dev *d = cu_of(ld);
-    int parts = n >= ARGMAX_PARTS * 512 ? ARGMAX_PARTS : (int)cu_div(n, 512);
-    for (int t = 0; t < T; t += CU_SMALL_ROWS) { /* scratch holds the winners of 32 rows */
-        int m = T - t < CU_SMALL_ROWS ? T - t : CU_SMALL_ROWS;
-        void *best = d->winners;
-        const float *l = logits + (size_t)t * (size_t)ld_;
-        int32_t *out = ids + t;
-        float *v = val ? val + t : NULL;
-        cu_launch(d, "argmax_part",
-                  (struct cu_grid){.gx = (unsigned)parts, .gy = (unsigned)m, .bx = THREADS, .flags = CU_PDL, .bytes = 4.0 * m * n},
-                  CU_ARGS(&l, &n, &ld_, &best));
-        cu_launch(d, "argmax_last", (struct cu_grid){.gx = (unsigned)m, .bx = 64, .flags = CU_PDL, .bytes = 8.0 * m * parts},
-                  CU_ARGS(&best, &parts, &l, &ld_, &id0, &out, &v));
-    }
-}
-
 static void op_edit(struct lk_dev *d, const struct lk_edit_args *a)
 {
     if (a->n_edits <= 0) return;
@@ -78,9 +86,10 @@ void cu_small_ops(struct cu_dev *d)
     o->embed = op_embed;
     o->norm = op_norm;
     o->norm_f32 = op_norm_f32;
+    o->norm_out = op_norm_out;
+    o->draft_in = op_draft_in;
     o->to_act = op_to_act;
     o->add = op_add;
     o->gather = op_gather;
-    o->argmax = op_argmax;
     o->edit = op_edit;
 }

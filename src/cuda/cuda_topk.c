@@ -1,4 +1,4 @@
-/* Launches top-k and argmax: a pass over chunks of the vocabulary and a pass over what they kept. */
+/* Launches top-k (a pass over chunks of the vocabulary and a pass over what they kept) and argmax (both in one launch). */
 #include "cuda/cuda_dev.h"
 
 #include "cuda/topk_shared.h"
@@ -39,14 +39,15 @@ static void cu_argmax(struct lk_dev *dev, const float *logits, int T, int n, int
 {
     struct cu_dev *d = cu_of(dev);
     if (T < 1 || n < 1) return;
-    struct lk_topk_params p = {.logits = logits, .T = T, .n = n, .ld = ld, .k = 1, .id0 = id0,
-                               .chunks = (int32_t)cu_div(n, LK_TOPK_CHUNK), .ids = ids, .vals = val};
-    p.cand = cu_scratch(d, cand_bytes(T, n, 1));
-    if (!p.cand) return;
-    cu_launch(d, "argmax_chunk", (struct cu_grid){.gx = (unsigned)p.chunks, .gy = (unsigned)T, .bx = LK_TOPK_THREADS,
-                                                  .bytes = (double)T * n * 4}, CU_ARGS(&p));
-    cu_launch(d, "argmax_merge", (struct cu_grid){.gx = (unsigned)T, .bx = 64, .bytes = (double)T * p.chunks * 8},
-              CU_ARGS(&p));
+    for (int t = 0; t < T; t += CU_COUNT_TOPK) {
+        struct lk_topk_params p = {.logits = logits + (size_t)t * (size_t)ld, .T = T - t < CU_COUNT_TOPK ? T - t : CU_COUNT_TOPK, .n = n, .ld = ld,
+                                   .k = 1, .id0 = id0, .chunks = (int32_t)cu_div(n, LK_TOPK_CHUNK), .ids = ids + t, .vals = val ? val + t : NULL,
+                                   .count = d->count + CU_COUNT_TOPK_AT};
+        p.cand = cu_scratch(d, cand_bytes(p.T, n, 1));
+        if (!p.cand) return;
+        cu_launch(d, "argmax_rows", (struct cu_grid){.gx = (unsigned)p.chunks, .gy = (unsigned)p.T, .bx = LK_TOPK_THREADS, .flags = CU_PDL,
+                                                     .bytes = (double)p.T * n * 4}, CU_ARGS(&p));
+    }
 }
 
 void cu_topk_ops(struct cu_dev *d)

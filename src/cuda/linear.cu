@@ -10,10 +10,14 @@
  * barrier): 3.4 to 4.4 KB a warp are under way at any time, also while the kernel ahead ends, and codes are decoded meanwhile. Below, a
  * batch of units is loaded into registers, decoded, then the next.
  *
+ * A norm costs no launch of its own between two linears (struct cu_norm): the first leaves x * w and sums of squares a tile, the second multiplies
+ * its sums by the factor of the row.
+ *
  * Bytes: the packed segment once; x and y are small beside it. */
 #include "cuda/pdl.cuh"
 #include "cuda/unit.cuh"
 
+#define NORM_HEADROOM 0.00390625f /* 2^-8: an unfinished norm may grow 4,000 times its row's last rms before f16 ends, and loses nothing below */
 #define RED_STRIDE 36 /* floats a token in the reduction: 32 rows + 4, so that a warp's stores meet no bank twice */
 
 /* x of this lane: a pointer a token tile at its columns of a unit (sm_75 and up: 8t; sm_70: all 32). Rows of x hold whole units: the launcher pads
@@ -95,6 +99,34 @@ template <int NT> __device__ static inline void block_flush(float2 bs, float acc
         }
 }
 
+/* Sums of an unfinished x on their way to shared memory: no warp waits for them before its product is done (a warp that did, at the start of
+ * every CTA, cost 1 us in 30). */
+__device__ static inline void sums_fetch(const cu_linear_par &p, unsigned char *sums)
+{
+#if LK_RING
+    uint32_t to = (uint32_t)__cvta_generic_to_shared(sums);
+#pragma unroll 1
+    for (int t = threadIdx.x >> 5; t < p.T && p.norm_tiles; t += CU_WARPS)
+#pragma unroll 1
+        for (int i = t * p.norm_tiles + (threadIdx.x & 31); i < (t + 1) * p.norm_tiles; i += 32)
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to + 4 * i), "l"(p.norm->sum + (size_t)p.row0 * p.norm_tiles + i) : "memory");
+#endif
+}
+
+/* Factor of a row of an unfinished x, its sum in one order. The first CTA keeps the reciprocal rms for the next base. Called by whole warps. */
+__device__ static inline float row_factor(const cu_linear_par &p, const unsigned char *sums, int token)
+{
+    const int lane = threadIdx.x & 31, t = p.row0 + token;
+    const float *sum = LK_RING ? (const float *)sums + token * p.norm_tiles : p.norm->sum + (size_t)t * p.norm_tiles;
+    float v = 0;
+    for (int i = lane; i < p.norm_tiles; i += 32) v += sum[i];
+#pragma unroll
+    for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
+    float f = rsqrtf(v / (float)p.s.k);
+    if (!lane && !blockIdx.x) p.norm->r[t] = f * p.norm->base[t];
+    return f;
+}
+
 #if LK_RING
 /* A unit into a slot of the ring: the lane's 16 bytes of each chunk, then its scales. */
 template <int FMT> __device__ static inline void ring_fill(uint32_t slot, const unsigned char *codes, const unsigned char *scales, int lane)
@@ -136,7 +168,8 @@ template <int FMT> __device__ static inline void ring_read(unit_regs<FMT> &r, ui
 
 /* The warp's share of the tile: units [u0, u1) into acc. `ring`: its slots. */
 template <int FMT, int NT, int BLK>
-__device__ static inline void warp_run(const cu_linear_par &p, const cu_seg &s, int tile, int u0, int u1, unsigned char *ring, float acc[NT][8])
+__device__ static inline void warp_run(const cu_linear_par &p, const cu_seg &s, int tile, int u0, int u1, unsigned char *ring, unsigned char *sums,
+                                       float acc[NT][8])
 {
     constexpr int D = ring_of<FMT>::depth, G = ring_of<FMT>::group, S = ring_of<FMT>::slot, U = fmt_of<FMT>::unit;
     const int lane = threadIdx.x & 31;
@@ -158,20 +191,22 @@ __device__ static inline void warp_run(const cu_linear_par &p, const cu_seg &s, 
 #pragma unroll
         for (int i = 0; i < NT * 8; i++) part[i / 8][i % 8] = 0;
     pdl_wait(); /* weights do not depend on the kernel ahead, x does */
+    sums_fetch(p, sums);
+    constexpr int AHEAD = BLK && NT == 4 ? 0 : 1; /* x of the next unit, so that its way from the L1 or L2 is hidden by this unit's work; it would spill there */
 #pragma unroll 1
     for (int u = u0; u < u1; u += G) {
         uint4 xv[2][NT];
 #pragma unroll
-        for (int n = 0; n < NT; n++) xv[0][n] = x_load<NT>(x, n, 0, 0);
+        for (int n = 0; n < NT && AHEAD; n++) xv[0][n] = x_load<NT>(x, n, 0, 0);
         asm volatile("cp.async.wait_group %0;" ::"n"(D / G - 1) : "memory");
 #pragma unroll
         for (int b = 0; b < G; b++) {
             if (b && u + b >= u1) break;
             unit_regs<FMT> r;
             ring_read<FMT>(r, base + slot + b * S, lane);
-            if (b + 1 < G && u + b + 1 < u1) /* x of the next unit, so that its way from the L1 or L2 is hidden by this unit's work */
+            if (!AHEAD || (b + 1 < G && u + b + 1 < u1))
 #pragma unroll
-                for (int n = 0; n < NT; n++) xv[(b + 1) & 1][n] = x_load<NT>(x, n, b + 1, 0);
+                for (int n = 0; n < NT; n++) xv[(b + AHEAD) & 1][n] = x_load<NT>(x, n, b + AHEAD, 0);
             if (BLK && (u + b == u0 || (u + b) % s.blk_units == 0)) bs = block_scale(s, tile, u + b);
             unit_mul_x<FMT, NT>(r, xv[b & 1], BLK ? (float(*)[8])part : acc);
             if (BLK && ((u + b + 1) % s.blk_units == 0 || u + b + 1 == u1)) block_flush<NT>(bs, (float(*)[8])part, acc, lane);
@@ -189,7 +224,8 @@ __device__ static inline void warp_run(const cu_linear_par &p, const cu_seg &s, 
 #else
 /* The warp's share of the tile: units [u0, u1) into acc. */
 template <int FMT, int NT, int BLK>
-__device__ static inline void warp_run(const cu_linear_par &p, const cu_seg &s, int tile, int u0, int u1, unsigned char *, float acc[NT][8])
+__device__ static inline void warp_run(const cu_linear_par &p, const cu_seg &s, int tile, int u0, int u1, unsigned char *, unsigned char *,
+                                       float acc[NT][8])
 {
     const int lane = threadIdx.x & 31, B = LK_VOLTA && NT == 4 ? 1 : fmt_of<FMT>::batch; /* more would spill at 32 rows */
     const unsigned char *codes = s.data + ((size_t)tile * s.units + u0) * fmt_of<FMT>::unit + 16 * lane;
@@ -233,22 +269,41 @@ __device__ static inline uint16_t to_f16(float v)
     return h;
 }
 
+/* The unfinished norm of a row's 32 new values v, of which `there` exist (struct cu_norm). */
+__device__ static inline void store_next(const cu_linear_par &p, const cu_seg &s, int tile, int token, int col, float v, bool there)
+{
+    int t = p.row0 + token, lane = threadIdx.x & 31;
+    uint32_t e = __float_as_uint(p.norm->r[t]) & 0x7f800000u;
+    float base = e > 0 && e < 0x7f800000u ? __uint_as_float(e) * NORM_HEADROOM : NORM_HEADROOM;
+    float b = v * base, q = there ? b * b + p.next_eps * base * base : 0;
+    if (there) p.next_h[(size_t)token * s.n + col] = to_f16(b * __ldg(p.next_w + col));
+#pragma unroll
+    for (int o = 16; o; o >>= 1) q += __shfl_xor_sync(~0u, q, o);
+    if (lane) return;
+    p.norm->sum[(size_t)t * s.tiles + tile] = q;
+    if (!tile) p.norm->base[t] = base;
+}
+
 /* One output element: the sum of its row, scaled, added or stored. gate_up: lanes 16 apart hold gate and up. Called by whole warps
  * (lane = row). */
-__device__ static inline void store(const cu_linear_par &p, const cu_seg &s, int tile, int token, float sum, int glu)
+__device__ static inline void store(const cu_linear_par &p, const cu_seg &s, int tile, int token, float sum, const unsigned char *sums, int glu)
 {
     int row = threadIdx.x & 31;
     float v = sum * __ldg(s.row_scale + tile * CU_TILE + row);
+    if (p.norm_tiles) v *= row_factor(p, sums, token);
     if (glu) {
         float up = __shfl_down_sync(~0u, v, 16);
         int col = tile * 16 + row;
-        if (row < 16 && token < p.T && col < s.n / 2) ((uint16_t *)p.y)[(size_t)token * p.ldy + col] = to_f16(v / (1.0f + __expf(-v)) * up);
+        if (row < 16 && col < s.n / 2) ((uint16_t *)p.y)[(size_t)token * p.ldy + col] = to_f16(v / (1.0f + __expf(-v)) * up);
         return;
     }
     int2 at = __ldg((const int2 *)s.tile_col + tile); /* first column of y, valid rows */
-    if (row >= at.y || token >= p.T) return;
     float *y = (float *)p.y + (size_t)token * p.ldy + at.x + row;
-    *y = p.add ? *y + v : v;
+    if (row < at.y) {
+        if (p.add) v += *y;
+        *y = v;
+    }
+    if (p.next_w) store_next(p, s, tile, token, at.x + row, v, row < at.y);
 }
 
 typedef float red_part[8][RED_STRIDE]; /* a warp's sums of a token tile */
@@ -256,9 +311,14 @@ typedef float red_part[8][RED_STRIDE]; /* a warp's sums of a token tile */
 /* Adds the warps' sums of a tile in warp order and stores them. A warp puts its own where its ring was (`stride` bytes a warp), in two places
  * by turns, so that one barrier a token tile is enough: a place is written again only after the barrier that follows its reading. */
 template <int NT>
-__device__ static inline void tile_out(const cu_linear_par &p, const cu_seg &s, int tile, float acc[NT][8], unsigned char *rings, int stride, int glu)
+__device__ static inline void tile_out(const cu_linear_par &p, const cu_seg &s, int tile, float acc[NT][8], unsigned char *rings, int stride,
+                                       const unsigned char *sums, int glu)
 {
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+#if LK_RING
+    asm volatile("cp.async.wait_all;" ::: "memory"); /* sums_fetch's */
+#endif
+    __syncwarp(); /* all lanes have read their units of the ring */
 #pragma unroll
     for (int n = 0; n < NT; n++) {
         if (n * 8 >= p.T) break;
@@ -266,12 +326,13 @@ __device__ static inline void tile_out(const cu_linear_par &p, const cu_seg &s, 
         red_part &own = *(red_part *)(at + warp * stride);
 #pragma unroll
         for (int i = 0; i < 8; i++) own[sum_token(lane, i)][sum_row(lane, i)] = acc[n][i];
-        __syncthreads(); /* partial sums written -> read below */
-        if (warp >= 8 || n * 8 + warp >= p.T) continue;
+        __syncthreads(); /* partial sums, and sums_fetch's, written -> read below */
+        int token = n * 8 + warp;
+        if (warp >= 8 || token >= p.T) continue;
         float v = 0;
 #pragma unroll
         for (int w = 0; w < CU_WARPS; w++) v += (*(red_part *)(at + w * stride))[warp][lane];
-        store(p, s, tile, n * 8 + warp, v, glu);
+        store(p, s, tile, token, v, sums, glu);
     }
 }
 
@@ -284,8 +345,8 @@ template <int FMT, int NT, int BLK> __device__ static inline void linear_tile(co
     pdl_trigger();
 #pragma unroll
     for (int i = 0; i < NT * 8; i++) acc[i / 8][i % 8] = 0;
-    warp_run<FMT, NT, BLK>(p, s, tile, warp * s.units / CU_WARPS, (warp + 1) * s.units / CU_WARPS, rings + warp * stride, acc);
-    tile_out<NT>(p, s, tile, acc, rings, stride, glu);
+    warp_run<FMT, NT, BLK>(p, s, tile, warp * s.units / CU_WARPS, (warp + 1) * s.units / CU_WARPS, rings + warp * stride, rings + p.sums_at, acc);
+    tile_out<NT>(p, s, tile, acc, rings, stride, rings + p.sums_at, glu);
 }
 
 /* 32 rows with block scales do not fit the registers of sm_70: two passes of 16 there (the weights are read twice). */
@@ -298,6 +359,8 @@ template <int FMT, int NT, int BLK> __device__ static inline void linear_rows(co
         for (int t = 0; t < p.T; t += 16) {
             cu_linear_par q = p;
             q.T = min(16, p.T - t);
+            q.row0 = t;
+            q.next_h = p.next_h + (size_t)t * p.s.n;
             q.x = (const unsigned char *)p.x + (size_t)t * p.ldx * 2;
             q.y = (unsigned char *)p.y + (size_t)t * p.ldy * (glu ? 2 : 4);
             __syncthreads(); /* the last pass has read its sums */

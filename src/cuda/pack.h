@@ -52,12 +52,30 @@ struct cu_seg {
 #define CU_RING_SLOT(fmt) (((fmt) == CU_F16 ? 2048 : (fmt) == CU_NVFP4 || (fmt) == CU_Q4 || (fmt) == CU_Q4M ? 512 : 1024) + 32 * CU_RING_OWN(fmt))
 #define CU_RING(fmt) (CU_RING_DEPTH(fmt) * CU_RING_SLOT(fmt))
 
+/* A norm on its way from the linear that makes its rows to the one that reads them, beside its rows h (f16 [T, n]): h holds x * w under a power
+ * of two a row, `base`, near the reciprocal rms of the row before; the reader's sums are multiplied by rsqrt(mean sum) where the sums are those of
+ * (x^2 + eps) * base^2 over a tile. One a device: it lives until the next norm. */
+#define CU_NORM_ROWS 32
+#define CU_NORM_TILES 512
+struct cu_norm {
+    float r[CU_NORM_ROWS];    /* reciprocal rms of the rows last normed: written by op norm and by the reader */
+    float base[CU_NORM_ROWS]; /* written with h */
+    float sum[CU_NORM_ROWS * CU_NORM_TILES]; /* [T][tiles of the writer] */
+};
+
 /* One launch of a small linear over one segment, and perhaps a second (side) of f16 rows that shares x and y. */
 struct cu_linear_par {
     struct cu_seg s, side; /* the side's tiles come first; 0: none */
     const void *x; /* f16 [T, ldx] */
     void *y;       /* f32 [T, ldy]; gate_up: f16 [T, ldy] */
     int32_t T, ldx, ldy, add;
+    int32_t row0;           /* of a pass over rows row0.. of the call: where its rows lie in norm */
+    int32_t norm_tiles;     /* x is unfinished: its writer's tiles; 0: finished */
+    int32_t sums_at;        /* shared memory of a launch with norm_tiles, sm_80 and up: the sums of all rows, behind the rings */
+    struct cu_norm *norm;
+    const float *next_w;    /* not NULL: leave the unfinished norm of y in next_h */
+    uint16_t *next_h;
+    float next_eps;
 };
 
 /* One launch of a pack kernel: rows of one or two row-major sources into tiles [tile0, tile0 + tiles) of a segment. */

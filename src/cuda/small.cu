@@ -1,4 +1,4 @@
-/* Small ops: look-up, norms, conversion, addition, gather, argmax, edits of logits. All are bound by launch time; one CTA a row
+/* Small ops: look-up, norms, conversion, addition, gather, edits of logits. All are bound by launch time; one CTA a row
  * with fixed trees of additions, so that a row's bits do not depend on how many rows there are. Contracts: dev/ops.h. */
 #include "cuda/dequant.cuh"
 #include "cuda/mma.cuh"
@@ -29,14 +29,14 @@ __device__ static inline float pick(const uint32_t p[4], int pos)
 }
 
 /* One weight of a packed segment, as the linears see it (before f32 rounding of the product). */
-__device__ static float packed_elem(const cu_seg &s, int row, int col, int with_row_scale)
+template <int FMT> __device__ static inline float packed_elem_of(const cu_seg &s, int row, int col)
 {
     int tile = row / CU_TILE, r = row % CU_TILE, unit = col / CU_KU, lane, c, i, pos;
-    int bits = s.fmt == CU_F16 ? 16 : s.fmt == CU_NVFP4 || s.fmt == CU_Q4 || s.fmt == CU_Q4M ? 4 : 8;
+    const int bits = FMT == CU_F16 ? 16 : FMT == CU_NVFP4 || FMT == CU_Q4 || FMT == CU_Q4M ? 4 : 8;
     lane_of(r, col % CU_KU, bits, &lane, &c, &i, &pos);
     const unsigned char *u = s.data + ((size_t)tile * s.units + unit) * s.unit_bytes;
     uint32_t w = ((const uint32_t *)u)[c * 128 + lane * 4 + i], p[4] = {0, 0, 0, 0};
-    float scale = with_row_scale ? s.row_scale[row] : 1.0f;
+    float scale = s.row_scale[row];
     const unsigned char *sc = u + 512 * (bits / 4);
     int half = col % CU_KU / 16;
 #if LK_VOLTA
@@ -50,7 +50,7 @@ __device__ static float packed_elem(const cu_seg &s, int row, int col, int with_
     int q4m = (lane >> 2) * 8 + i;
     int q4m_min = (lane >> 2) * 8 + 4 + i;
 #endif
-    switch (s.fmt) {
+    switch (FMT) {
     case CU_F16: p[0] = w; return pick(p, pos) * scale;
     case CU_I8: i8_pairs(w, p); return pick(p, pos) * scale;
     case CU_I8G: i8_pairs(w, p); return pick(p, pos) * f32_of(((const uint16_t *)sc)[at]) * scale;
@@ -66,18 +66,40 @@ __device__ static float packed_elem(const cu_seg &s, int row, int col, int with_
     }
 }
 
-/* Grid (T, columns / 1024): x[t, :] = row ids[t]; zeros for an id outside. */
-extern "C" __global__ void embed(const cu_seg s, const int32_t *ids, int n_ids, float *x)
+/* A thread's columns k0, k0 + step .. of a row: all of them asked for before the first is used. */
+template <int N, int FMT> __device__ static inline void packed_some(const cu_seg &s, int row, int k0, int step, float *v)
 {
-    int t = blockIdx.x, id = ids[t], k1 = min(s.k, (int)(blockIdx.y + 1) * 1024);
-    for (int k = blockIdx.y * 1024 + threadIdx.x; k < k1; k += blockDim.x)
-        x[(size_t)t * s.k + k] = id >= 0 && id < s.n ? packed_elem(s, id, k, 1) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < N; i++) v[i] = k0 + i * step < s.k ? packed_elem_of<FMT>(s, row, k0 + i * step) : 0;
 }
 
-/* Sum over the CTA, the same tree for every launch; the result in every thread. */
-__device__ static float block_sum(float v)
+template <int N> __device__ static inline void packed_row(const cu_seg &s, int row, int k0, int step, float *v)
 {
-    __shared__ float part[SMALL_THREADS / 32];
+    switch (s.fmt) {
+    case CU_F16: packed_some<N, CU_F16>(s, row, k0, step, v); break;
+    case CU_I8: packed_some<N, CU_I8>(s, row, k0, step, v); break;
+    case CU_I8G: packed_some<N, CU_I8G>(s, row, k0, step, v); break;
+    case CU_FP8: packed_some<N, CU_FP8>(s, row, k0, step, v); break;
+    case CU_NVFP4: packed_some<N, CU_NVFP4>(s, row, k0, step, v); break;
+    case CU_Q4: packed_some<N, CU_Q4>(s, row, k0, step, v); break;
+    default: packed_some<N, CU_Q4M>(s, row, k0, step, v);
+    }
+}
+
+/* Grid (T, columns / 256): x[t, :] = row ids[t]; zeros for an id outside. */
+extern "C" __global__ void __launch_bounds__(SMALL_THREADS) embed(const cu_seg s, const int32_t *ids, int n_ids, float *x)
+{
+    int t = blockIdx.x, id = ids[t], k = blockIdx.y * SMALL_THREADS + threadIdx.x;
+    float v = 0;
+    if (k >= s.k) return;
+    if (id >= 0 && id < s.n) packed_row<1>(s, id, k, 1, &v);
+    x[(size_t)t * s.k + k] = v;
+}
+
+/* Sum over a CTA of WARPS warps, the same tree for every launch; the result in every thread. */
+template <int WARPS> __device__ static float block_sum(float v)
+{
+    __shared__ float part[WARPS];
 #pragma unroll
     for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
     __syncthreads(); /* the last use of part is over */
@@ -85,12 +107,14 @@ __device__ static float block_sum(float v)
     __syncthreads(); /* warp sums written -> read by all */
     v = 0;
 #pragma unroll
-    for (int w = 0; w < SMALL_THREADS / 32; w++) v += part[w];
+    for (int w = 0; w < WARPS; w++) v += part[w];
     return v;
 }
 
-/* Grid (T): h = x * rsqrt(mean x^2 + eps) * w. Rows of up to 8192 stay in registers between the two passes; w is there before x is. */
-extern "C" __global__ void __launch_bounds__(SMALL_THREADS) norm_act(const float *x, const float *w, float eps, int n, uint16_t *h)
+/* Grid (T): h = x * rsqrt(mean x^2 + eps) * w. Rows of up to 8192 stay in registers between the two passes; w is there before x is.
+ * rms: not NULL: the reciprocal rms of each row goes there (struct cu_norm). */
+extern "C" __global__ void __launch_bounds__(SMALL_THREADS)
+    norm_act(const float *x, const float *w, float eps, int n, uint16_t *h, float *rms)
 {
     pdl_trigger();
     const float *row = x + (size_t)blockIdx.x * n;
@@ -111,7 +135,8 @@ extern "C" __global__ void __launch_bounds__(SMALL_THREADS) norm_act(const float
         }
 #pragma unroll
         for (int i = 0; i < 8; i++) sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
-        float r = rsqrtf(block_sum(sum) / n + eps);
+        float r = rsqrtf(block_sum<SMALL_THREADS / 32>(sum) / n + eps);
+        if (rms && !threadIdx.x) rms[blockIdx.x] = r;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             int at = i * SMALL_THREADS + threadIdx.x;
@@ -124,7 +149,8 @@ extern "C" __global__ void __launch_bounds__(SMALL_THREADS) norm_act(const float
     }
     pdl_wait();
     for (int k = threadIdx.x; k < n; k += SMALL_THREADS) sum += row[k] * row[k];
-    float r = rsqrtf(block_sum(sum) / n + eps);
+    float r = rsqrtf(block_sum<SMALL_THREADS / 32>(sum) / n + eps);
+    if (rms && !threadIdx.x) rms[blockIdx.x] = r;
     for (int k = threadIdx.x; k < n; k += SMALL_THREADS) h[(size_t)blockIdx.x * n + k] = f16_of(row[k] * r * w[k]);
 }
 
@@ -136,8 +162,101 @@ extern "C" __global__ void __launch_bounds__(SMALL_THREADS)
     const float *row = x + (size_t)blockIdx.x * ldx;
     float sum = 0;
     for (int k = threadIdx.x; k < n; k += SMALL_THREADS) sum += row[k] * row[k];
-    float r = rsqrtf(block_sum(sum) / n + eps);
+    float r = rsqrtf(block_sum<SMALL_THREADS / 32>(sum) / n + eps);
     for (int k = threadIdx.x; k < n; k += SMALL_THREADS) y[(size_t)blockIdx.x * ldy + k] = row[k] * r * w[k];
+}
+
+#define ROW_THREADS 1024
+#define ROW_EACH 8 /* columns a thread keeps between the two passes; of longer rows the rest is read again */
+
+/* Grid (T): y = norm(x) in f32, and h[i] = the row as f16 for every i with rows[i] = this row. */
+extern "C" __global__ void __launch_bounds__(ROW_THREADS)
+    norm_out(const float *x, const float *w, float eps, int n, float *y, const int32_t *rows, int n_out, uint16_t *h)
+{
+    pdl_trigger();
+    const float *row = x + (size_t)blockIdx.x * n;
+    float v[ROW_EACH], q[ROW_EACH], sum = 0;
+#pragma unroll
+    for (int i = 0; i < ROW_EACH; i++) {
+        int k = i * ROW_THREADS + threadIdx.x;
+        q[i] = k < n ? __ldg(w + k) : 0;
+    }
+    pdl_wait();
+#pragma unroll
+    for (int i = 0; i < ROW_EACH; i++) {
+        int k = i * ROW_THREADS + threadIdx.x;
+        v[i] = k < n ? row[k] : 0;
+        sum += v[i] * v[i];
+    }
+    for (int k = ROW_EACH * ROW_THREADS + threadIdx.x; k < n; k += ROW_THREADS) sum += row[k] * row[k];
+    float r = rsqrtf(block_sum<ROW_THREADS / 32>(sum) / n + eps);
+#pragma unroll
+    for (int i = 0; i < ROW_EACH; i++) {
+        int k = i * ROW_THREADS + threadIdx.x;
+        v[i] = v[i] * r * q[i];
+        if (k < n) y[(size_t)blockIdx.x * n + k] = v[i];
+    }
+    for (int k = ROW_EACH * ROW_THREADS + threadIdx.x; k < n; k += ROW_THREADS) y[(size_t)blockIdx.x * n + k] = row[k] * r * w[k];
+    for (int o = 0; o < n_out; o++) {
+        if (rows[o] != (int)blockIdx.x) continue;
+        uint16_t *to = h + (size_t)o * n;
+#pragma unroll
+        for (int i = 0; i < ROW_EACH; i++)
+            if (i * ROW_THREADS + (int)threadIdx.x < n) to[i * ROW_THREADS + threadIdx.x] = f16_of(v[i]);
+        for (int k = ROW_EACH * ROW_THREADS + threadIdx.x; k < n; k += ROW_THREADS) to[k] = f16_of(y[(size_t)blockIdx.x * n + k]);
+    }
+}
+
+/* Grid (columns / 256, rows picked) */
+extern "C" __global__ void pick_act(const float *y, const int32_t *rows, int n, uint16_t *h)
+{
+    pdl_trigger();
+    pdl_wait();
+    int k = blockIdx.x * blockDim.x + threadIdx.x;
+    if (k < n) h[(size_t)blockIdx.y * n + k] = f16_of(y[(size_t)rows[blockIdx.y] * n + k]);
+}
+
+/* Grid (T, 2): the two halves of a draft layer's input, each normed. */
+extern "C" __global__ void __launch_bounds__(ROW_THREADS)
+    draft_in(const cu_seg s, const int32_t *ids, const float *embed_w, const float *hidden, const int32_t *rows, const float *hidden_w,
+             float eps, uint16_t *h)
+{
+    const int t = blockIdx.x, half = blockIdx.y, n = s.k, id = half ? 0 : ids[t];
+    const float *row = half ? hidden + (size_t)rows[t] * n : NULL, *w = half ? hidden_w : embed_w;
+    const int there = id >= 0 && id < s.n;
+    uint16_t *to = h + ((size_t)t * 2 + half) * n;
+    float v[ROW_EACH] = {}, sum = 0;
+    if (row) {
+#pragma unroll
+        for (int i = 0; i < ROW_EACH; i++)
+            if (i * ROW_THREADS + (int)threadIdx.x < n) v[i] = row[i * ROW_THREADS + threadIdx.x];
+    } else if (there) {
+        packed_row<ROW_EACH>(s, id, threadIdx.x, ROW_THREADS, v);
+    }
+#pragma unroll
+    for (int i = 0; i < ROW_EACH; i++) sum += v[i] * v[i];
+    for (int k = ROW_EACH * ROW_THREADS + threadIdx.x; k < n && there; k += ROW_THREADS) {
+        float x = 0;
+        if (row)
+            x = row[k];
+        else
+            packed_row<1>(s, id, k, 1, &x);
+        sum += x * x;
+    }
+    float r = rsqrtf(block_sum<ROW_THREADS / 32>(sum) / n + eps);
+#pragma unroll
+    for (int i = 0; i < ROW_EACH; i++) {
+        int k = i * ROW_THREADS + threadIdx.x;
+        if (k < n) to[k] = f16_of(v[i] * r * __ldg(w + k));
+    }
+    for (int k = ROW_EACH * ROW_THREADS + threadIdx.x; k < n; k += ROW_THREADS) {
+        float x = 0;
+        if (row)
+            x = row[k];
+        else if (there)
+            packed_row<1>(s, id, k, 1, &x);
+        to[k] = f16_of(x * r * __ldg(w + k));
+    }
 }
 
 /* Grid (columns / 256, T) */
@@ -171,69 +290,6 @@ extern "C" __global__ void gather_rows(const float *x, int ldx, const int32_t *r
     const float *src = x + (size_t)rows[blockIdx.y] * ldx;
     int k = blockIdx.x * blockDim.x + threadIdx.x;
     if (k < n) y[(size_t)blockIdx.y * n + k] = src[k];
-}
-
-/* A candidate as one sortable number: larger value first, then smaller index. NaN counts as the smallest. */
-__device__ static inline unsigned long long rank_of(float v, int i)
-{
-    uint32_t u = __float_as_uint(v);
-    u = v != v ? 0 : u & 0x80000000u ? ~u : u | 0x80000000u;
-    return (unsigned long long)u << 32 | (uint32_t)~i;
-}
-
-__device__ static inline unsigned long long block_max(unsigned long long best)
-{
-    __shared__ unsigned long long part[32];
-    for (int o = 16; o; o >>= 1) {
-        unsigned long long other = __shfl_xor_sync(~0u, best, o);
-        best = other > best ? other : best;
-    }
-    if (!(threadIdx.x & 31)) part[threadIdx.x >> 5] = best;
-    __syncthreads(); /* warp winners written -> read by warp 0 */
-    best = 0;
-    if (threadIdx.x < 32) {
-        best = threadIdx.x < blockDim.x / 32 ? part[threadIdx.x] : 0;
-        for (int o = 16; o; o >>= 1) {
-            unsigned long long other = __shfl_xor_sync(~0u, best, o);
-            best = other > best ? other : best;
-        }
-    }
-    return best;
-}
-
-/* Grid (parts, T): the best of each part of the row; then argmax_last, grid (T). Two launches instead of one CTA a row: a row of
- * 248,320 logits is 1 MB, which one CTA reads in 20 us and 64 in 3. */
-extern "C" __global__ void __launch_bounds__(SMALL_THREADS)
-    argmax_part(const float *logits, int n, int ld, unsigned long long *best)
-{
-    pdl_trigger();
-    pdl_wait();
-    const float *row = logits + (size_t)blockIdx.y * ld;
-    int per = (n + gridDim.x - 1) / gridDim.x, i0 = blockIdx.x * per, i1 = min(n, i0 + per);
-    unsigned long long m = 0;
-    for (int i = i0 + threadIdx.x; i < i1; i += SMALL_THREADS) {
-        unsigned long long r = rank_of(row[i], i);
-        m = r > m ? r : m;
-    }
-    m = block_max(m);
-    if (!threadIdx.x) best[blockIdx.y * gridDim.x + blockIdx.x] = m;
-}
-
-extern "C" __global__ void argmax_last(const unsigned long long *best, int parts, const float *logits, int ld, int32_t id0,
-                                       int32_t *ids, float *val)
-{
-    pdl_trigger();
-    pdl_wait();
-    unsigned long long m = 0;
-    for (int i = threadIdx.x; i < parts; i += blockDim.x) {
-        unsigned long long r = best[blockIdx.x * parts + i];
-        m = r > m ? r : m;
-    }
-    m = block_max(m);
-    if (threadIdx.x) return;
-    int i = (int)~(uint32_t)m;
-    ids[blockIdx.x] = i + id0;
-    if (val) val[blockIdx.x] = logits[(size_t)blockIdx.x * ld + i];
 }
 
 extern "C" __global__ void edit_logits(float *logits, int ld, int n, const int32_t *rows, const int32_t *ids, const float *rep,

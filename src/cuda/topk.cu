@@ -5,6 +5,7 @@
 #include "cuda/topk_shared.h"
 
 #include "cuda/frag.cuh"
+#include "cuda/pdl.cuh"
 
 #define NT LK_TOPK_THREADS
 #define EACH LK_TOPK_EACH
@@ -216,12 +217,16 @@ static __device__ uint64_t block_best(uint64_t b, uint64_t *red)
     return b;
 }
 
-extern "C" __global__ void __launch_bounds__(LK_TOPK_THREADS) argmax_chunk(const struct lk_topk_params p)
+/* A block takes a chunk of a row; the row's last block takes the best of all chunks. */
+extern "C" __global__ void __launch_bounds__(LK_TOPK_THREADS) argmax_rows(const struct lk_topk_params p)
 {
     __shared__ uint64_t red[NT / 32];
+    __shared__ int last;
     int row = blockIdx.y, c0 = blockIdx.x * LK_TOPK_CHUNK;
     const float *x = p.logits + (size_t)row * p.ld;
     uint64_t b = 0;
+    pdl_trigger();
+    pdl_wait();
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         int col = c0 + i * NT + threadIdx.x;
@@ -229,22 +234,27 @@ extern "C" __global__ void __launch_bounds__(LK_TOPK_THREADS) argmax_chunk(const
         b = c > b ? c : b;
     }
     b = block_best(b, red);
-    if (threadIdx.x == 0)
-        p.cand[(size_t)row * p.chunks + blockIdx.x] = b;
-}
-
-extern "C" __global__ void __launch_bounds__(64) argmax_merge(const struct lk_topk_params p)
-{
-    __shared__ uint64_t red[2];
-    uint64_t b = 0;
-    for (int i = threadIdx.x; i < p.chunks; i += 64) {
-        uint64_t c = p.cand[(size_t)blockIdx.x * p.chunks + i];
+    volatile uint64_t *cand = p.cand + (size_t)row * p.chunks;
+    if (threadIdx.x == 0) {
+        cand[blockIdx.x] = b;
+        __threadfence(); /* the chunk's best written -> counted */
+        last = atomicAdd(p.count + row, 1) == p.chunks - 1;
+        if (last)
+            p.count[row] = 0;
+        __threadfence(); /* counted -> the others' read */
+    }
+    __syncthreads();
+    if (!last)
+        return;
+    b = 0;
+    for (int i = threadIdx.x; i < p.chunks; i += NT) {
+        uint64_t c = cand[i];
         b = c > b ? c : b;
     }
     b = block_best(b, red);
     if (threadIdx.x != 0)
         return;
-    p.ids[blockIdx.x] = id_of(b) + p.id0;
+    p.ids[row] = id_of(b) + p.id0;
     if (p.vals)
-        p.vals[blockIdx.x] = value_of(b);
+        p.vals[row] = value_of(b);
 }

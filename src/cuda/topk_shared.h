@@ -16,6 +16,7 @@ struct lk_topk_params {
     float *ms;      /* [T][chunks][2]: largest value of the chunk, sum of exp(x - largest) */
     int32_t *ids;
     float *vals, *lse;
+    int32_t *count; /* argmax: [T] chunks that are done; 0 between launches */
 };
 
 #endif

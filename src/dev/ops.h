@@ -11,6 +11,16 @@
 #include "dev/dev.h"
 #include "dev/kv.h"
 
+/* A norm made with the sum it belongs to: h = norm(y), as op norm would, act [T, n]. A device may leave h unfinished (CUDA: the factor of a row
+ * is still missing), so only a linear or gate_up of the same T that says `normed` may read it; op norm's h may be read either way. One such h
+ * a device at a time: it lives until the next norm. The rows must be those of the norm before it (a residual stream): their size is guessed
+ * from it. */
+struct lk_next_norm {
+    const float *w; /* f32 [n]; NULL: none is wanted */
+    float eps;
+    void *h;
+};
+
 /* y[t,:] = sum_k x[t,k] W[n,k]. STACK parts side by side: y [T, n_all], row stride ldy >= n_all.
  * add: y += instead of y =. bytes: mat + T*k*act + T*n*4. */
 struct lk_linear_args {
@@ -18,6 +28,8 @@ struct lk_linear_args {
     const void *x; /* act [T, k] */
     float *y;      /* f32 [T, ldy] */
     int T, ldy, add;
+    int normed;               /* x is h of the last norm */
+    struct lk_next_norm next; /* of y; ldy = n then, and x not normed */
 };
 
 /* out[t,i] = silu(g) * u with g = x Wg^T, u = x Wu^T; mat of kind GATE_UP. out act [T, inter]. */
@@ -26,6 +38,28 @@ struct lk_gate_up_args {
     const void *x;
     void *out;
     int T;
+    int normed; /* as in lk_linear_args */
+};
+
+/* Input of a draft layer: h[t,:] = [norm(table[ids[t]]) by embed_norm | norm(hidden[rows[t]]) by hidden_norm], act [T, 2n].
+ * Ids outside the table count as zeros. */
+struct lk_draft_in_args {
+    const struct lk_mat *table;
+    const int32_t *ids, *rows;
+    const float *hidden, *embed_norm, *hidden_norm; /* hidden f32 [.., n] */
+    float eps;
+    int T, n;
+    void *h;
+};
+
+/* y = norm(x), f32 [T, n] each (y may equal x); and of the rows listed h[i,:] = y[rows[i],:], act [n_out, n]. */
+struct lk_norm_out_args {
+    const float *x, *w;
+    float eps;
+    int T, n, n_out;
+    float *y;
+    const int32_t *rows;
+    void *h;
 };
 
 /* Gated attention of one layer for all lanes, cache append included.
@@ -121,6 +155,8 @@ struct lk_ops {
     void (*norm)(struct lk_dev *d, const float *x, const float *w, float eps, int T, int n, void *h);
     /* the same, f32 out; y may equal x. ldx, ldy: row strides. */
     void (*norm_f32)(struct lk_dev *d, const float *x, int ldx, const float *w, float eps, int T, int n, float *y, int ldy);
+    void (*norm_out)(struct lk_dev *d, const struct lk_norm_out_args *a);
+    void (*draft_in)(struct lk_dev *d, const struct lk_draft_in_args *a);
     /* f32 [T, ldx] -> act [T, n] */
     void (*to_act)(struct lk_dev *d, const float *x, int ldx, int T, int n, void *h);
     void (*linear)(struct lk_dev *d, const struct lk_linear_args *a);

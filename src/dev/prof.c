@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-enum { EMBED, NORM, NORM_F32, TO_ACT, LINEAR, GATE_UP, ATTN, GDN, GDN_FOLD, ADD, GATHER, ARGMAX, TOPK, EDIT, OPS };
-static const char *const names[OPS] = {"embed", "norm_act", "norm_f32", "to_act", "linear", "gate_up", "attn", "gdn", "gdn_fold", "add", "gather",
+enum { EMBED, NORM, NORM_F32, NORM_OUT, DRAFT_IN, TO_ACT, LINEAR, GATE_UP, ATTN, GDN, GDN_FOLD, ADD, GATHER, ARGMAX, TOPK, EDIT, OPS };
+static const char *const names[OPS] = {"embed", "norm_act", "norm_f32", "norm_out", "draft_in", "to_act", "linear", "gate_up", "attn", "gdn", "gdn_fold", "add", "gather",
                                        "argmax", "topk", "edit"};
 static struct lk_prof_row row[OPS];
 static const struct lk_ops *inner; /* the timed table; NULL: no profile on a CPU */
@@ -35,6 +35,16 @@ static void norm(struct lk_dev *d, const float *x, const float *w, float eps, in
 static void norm_f32(struct lk_dev *d, const float *x, int ldx, const float *w, float eps, int T, int n, float *y, int ldy)
 {
     TIMED(NORM_F32, 0, inner->norm_f32(d, x, ldx, w, eps, T, n, y, ldy));
+}
+
+static void norm_out(struct lk_dev *d, const struct lk_norm_out_args *a)
+{
+    TIMED(NORM_OUT, 0, inner->norm_out(d, a));
+}
+
+static void draft_in(struct lk_dev *d, const struct lk_draft_in_args *a)
+{
+    TIMED(DRAFT_IN, 0, inner->draft_in(d, a));
 }
 
 static void to_act(struct lk_dev *d, const float *x, int ldx, int T, int n, void *h)
@@ -92,7 +102,7 @@ static void edit(struct lk_dev *d, const struct lk_edit_args *a)
     TIMED(EDIT, 0, inner->edit(d, a));
 }
 
-static const struct lk_ops timed = {embed, norm, norm_f32, to_act, linear, gate_up, attn, gdn, gdn_fold, add, gather, argmax, topk, edit};
+static const struct lk_ops timed = {embed, norm, norm_f32, norm_out, draft_in, to_act, linear, gate_up, attn, gdn, gdn_fold, add, gather, argmax, topk, edit};
 
 static int is_cuda(struct lk_dev *d)
 {
@@ -142,7 +152,7 @@ int lk_prof_family(const char *name)
         const char *start;
         int family;
     } of[] = {{"lin", 0}, {"gate_up", 0}, {"glu", 0}, {"cublas", 0}, {"dequant", 0}, {"pad_", 0}, {"wide", 0}, {"attn", 1}, {"gdn", 2},
-              {"norm", 3}, {"to_act", 3}, {"add", 3}};
+              {"norm", 3}, {"draft_in", 3}, {"to_act", 3}, {"add", 3}};
     for (size_t i = 0; i < sizeof of / sizeof *of; i++)
         if (!strncmp(name, of[i].start, strlen(of[i].start))) return of[i].family;
     return LK_PROF_FAMILIES - 1;

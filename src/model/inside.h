@@ -130,9 +130,12 @@ size_t lk__ctl_words(const struct lk_model *m);
 int lk__ctl_open(struct lk_model *m, struct ctl *c, struct lk_err *e);
 int lk__ctl_fill(struct lk_model *m, const struct lk_state *s, struct ctl *c, const struct lk_step *st,
                  const int32_t *hidden_rows, struct lk_err *e);
+/* One layer: takes m->h = norm(m->x), leaves m->x and, unless next_norm is NULL, m->h = norm(m->x) by it. */
 void lk__layer(struct lk_model *m, const struct lk_state *s, const struct layer *l,
-               const struct lk_batch *b, int record, int window);
-void lk__head(struct lk_model *m, const float *hidden, const int32_t *rows, int n, enum which_head head, int argmax);
+               const struct lk_batch *b, int record, int window, const float *next_norm);
+/* hidden = norm(m->x), and head_h of the n rows listed; then logits of head_h's n rows. */
+void lk__final_norm(struct lk_model *m, const float *w, int T, float *hidden, const int32_t *rows, int n);
+void lk__head(struct lk_model *m, int n, enum which_head head, int argmax);
 void lk__results_set(struct lk_model *m, int n, int draft, int argmax);
 uint64_t lk__graph_key(const struct lk_state *s, const struct ctl *c, int kind, int flags);
 int lk__comm_status(const struct lk_model *m, struct lk_err *e);

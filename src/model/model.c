@@ -54,7 +54,7 @@ static int rooms(struct lk_model *m, struct room r[MAX_ROOMS])
     int ld = max_int((m->local.n_q * 2 + m->local.n_kv * 2) * LK_HEAD,
                      lk_conv_channels(&m->local) + gdn + 2 * m->local.hv);
     int mid = max_int(max_int(attn, gdn), (int)m->local.inter);
-    m->proj_ld = max_int(ld, 2 * m->shape.hidden); /* MTP lays [embedding | hidden] there */
+    m->proj_ld = ld;
     r[n++] = (struct room){&m->x, rows * h, 4, "residual"};
     r[n++] = (struct room){&m->hidden, rows * h, 4, "final hidden"};
     r[n++] = (struct room){&m->h, rows * h, act, "normed input"};

@@ -11,19 +11,19 @@ static void issue(struct lk_model *m, struct lk_state *s, const struct lk_mtp_st
 {
     struct lk_dev *d = m->dev;
     const struct lk_batch *b = &m->mtp.batch;
-    int T = st->n_rows, H = m->shape.hidden, want = st->flags & (LK_STEP_LOGITS | LK_STEP_ARGMAX);
-    float eps = m->shape.eps, *pair = m->proj; /* f32 [T, 2H] */
-    d->ops->embed(d, m->w.embed, b->ids, T, m->x);
-    d->ops->norm_f32(d, m->x, H, m->w.mtp_embed_norm, eps, T, H, pair, 2 * H);
-    d->ops->gather(d, st->hidden_from ? m->mtp_hidden : m->hidden, H, m->mtp.hidden_rows, T, H, m->x);
-    d->ops->norm_f32(d, m->x, H, m->w.mtp_hidden_norm, eps, T, H, pair + H, 2 * H);
-    d->ops->to_act(d, pair, 2 * H, T, 2 * H, m->mid);
+    int T = st->n_rows, H = m->shape.hidden;
+    int want = st->flags & (LK_STEP_LOGITS | LK_STEP_ARGMAX) ? st->n_logits : 0;
+    struct lk_draft_in_args in = {.table = m->w.embed, .ids = b->ids, .rows = m->mtp.hidden_rows,
+                                  .hidden = st->hidden_from ? m->mtp_hidden : m->hidden,
+                                  .embed_norm = m->w.mtp_embed_norm, .hidden_norm = m->w.mtp_hidden_norm,
+                                  .eps = m->shape.eps, .T = T, .n = H, .h = m->mid};
+    d->ops->draft_in(d, &in);
     struct lk_linear_args fc = {.w = m->w.fc, .x = m->mid, .y = m->x, .T = T, .ldy = H};
     d->ops->linear(d, &fc);
-    lk__layer(m, s, &m->w.mtp, b, 0, m->o.draft_window);
-    d->ops->norm_f32(d, m->x, H, m->w.mtp_norm, eps, T, H, m->mtp_hidden, H);
-    if (want && st->n_logits)
-        lk__head(m, m->mtp_hidden, m->mtp.logit_rows, st->n_logits, head, st->flags & LK_STEP_ARGMAX);
+    d->ops->norm(d, m->x, m->w.mtp.in_norm, m->shape.eps, T, H, m->h);
+    lk__layer(m, s, &m->w.mtp, b, 0, m->o.draft_window, NULL);
+    lk__final_norm(m, m->w.mtp_norm, T, m->mtp_hidden, m->mtp.logit_rows, want);
+    if (want) lk__head(m, want, head, st->flags & LK_STEP_ARGMAX);
 }
 
 static int check(const struct lk_model *m, const struct lk_state *s, const struct lk_mtp_step *st, struct lk_err *e)

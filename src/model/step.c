@@ -156,17 +156,18 @@ uint64_t lk__graph_key(const struct lk_state *s, const struct ctl *c, int kind, 
 
 /* ---- layers ---- */
 
-/* x += act W^T. Several ranks hold columns of W: their partial sums meet first, in rank order. */
-static void add_linear(struct lk_model *m, const struct lk_mat *w, const void *act, int T)
+/* x += act W^T, then h = norm(x) by next_norm unless that is NULL. Several ranks hold columns of W: their partial sums meet first, in rank order. */
+static void add_linear(struct lk_model *m, const struct lk_mat *w, const void *act, int T, const float *next_norm)
 {
     struct lk_dev *d = m->dev;
-    int alone = m->n_ranks == 1;
-    struct lk_linear_args a = {.w = w, .x = act, .y = alone ? m->x : m->part, .T = T,
-                               .ldy = m->shape.hidden, .add = alone};
+    int alone = m->n_ranks == 1, H = m->shape.hidden;
+    struct lk_linear_args a = {.w = w, .x = act, .y = alone ? m->x : m->part, .T = T, .ldy = H, .add = alone};
+    if (alone) a.next = (struct lk_next_norm){next_norm, m->shape.eps, m->h};
     d->ops->linear(d, &a);
     if (alone) return;
-    if (m->comm_err.code) return; /* the group has stopped: nothing more is sent, the step reports it */
-    m->comm->reduce_add(m->comm, d, m->x, m->part, (size_t)T * (size_t)m->shape.hidden, &m->comm_err);
+    if (!m->comm_err.code) /* else the group has stopped: nothing more is sent, the step reports it */
+        m->comm->reduce_add(m->comm, d, m->x, m->part, (size_t)T * (size_t)H, &m->comm_err);
+    if (next_norm) d->ops->norm(d, m->x, next_norm, m->shape.eps, T, H, m->h);
 }
 
 static void mix_attn(struct lk_model *m, const struct lk_state *s, const struct layer *l,
@@ -194,22 +195,20 @@ static void mix_gdn(struct lk_model *m, const struct lk_state *s, const struct l
 }
 
 void lk__layer(struct lk_model *m, const struct lk_state *s, const struct layer *l, const struct lk_batch *b,
-               int record, int window)
+               int record, int window, const float *next_norm)
 {
     struct lk_dev *d = m->dev;
-    int T = b->n_rows, H = m->shape.hidden;
-    d->ops->norm(d, m->x, l->in_norm, m->shape.eps, T, H, m->h);
-    struct lk_linear_args in = {.w = l->proj, .x = m->h, .y = m->proj, .T = T, .ldy = m->proj_ld};
+    int T = b->n_rows;
+    struct lk_linear_args in = {.w = l->proj, .x = m->h, .y = m->proj, .T = T, .ldy = m->proj_ld, .normed = 1};
     d->ops->linear(d, &in);
     if (l->full)
         mix_attn(m, s, l, b, window);
     else
         mix_gdn(m, s, l, b, record);
-    add_linear(m, l->out, m->mid, T);
-    d->ops->norm(d, m->x, l->post_norm, m->shape.eps, T, H, m->h);
-    struct lk_gate_up_args mlp = {.w = l->gate_up, .x = m->h, .out = m->mid, .T = T};
+    add_linear(m, l->out, m->mid, T, l->post_norm);
+    struct lk_gate_up_args mlp = {.w = l->gate_up, .x = m->h, .out = m->mid, .T = T, .normed = 1};
     d->ops->gate_up(d, &mlp);
-    add_linear(m, l->down, m->mid, T);
+    add_linear(m, l->down, m->mid, T, next_norm);
 }
 
 /* ---- head ---- */
@@ -225,19 +224,23 @@ void lk__results_set(struct lk_model *m, int n, int draft, int argmax)
     if (!draft && m->res.id0 + m->res.cols > m->o.vocab_used) m->res.used = m->o.vocab_used - m->res.id0;
 }
 
-void lk__head(struct lk_model *m, const float *hidden, const int32_t *rows, int n, enum which_head head, int argmax)
+void lk__head(struct lk_model *m, int n, enum which_head head, int argmax)
 {
     struct lk_dev *d = m->dev;
     const struct lk_mat *mats[] = {m->w.head, m->w.draft_head, m->w.rough_head};
-    int H = m->shape.hidden;
     lk__results_set(m, n, head == HEAD_SHORT, argmax);
-    d->ops->gather(d, hidden, H, rows, n, H, m->head_x);
-    d->ops->to_act(d, m->head_x, H, n, H, m->head_h);
     struct lk_linear_args a = {.w = mats[head], .x = m->head_h, .y = m->logits, .T = n, .ldy = m->head_ld};
     d->ops->linear(d, &a);
     if (argmax)
         d->ops->argmax(d, m->logits, n, m->res.used, m->head_ld, m->res.id0, m->arg_ids,
                        (float *)(m->arg_ids + n));
+}
+
+void lk__final_norm(struct lk_model *m, const float *w, int T, float *hidden, const int32_t *rows, int n)
+{
+    struct lk_norm_out_args a = {.x = m->x, .w = w, .eps = m->shape.eps, .T = T, .n = m->shape.hidden, .n_out = n,
+                                 .y = hidden, .rows = rows, .h = m->head_h};
+    m->dev->ops->norm_out(m->dev, &a);
 }
 
 /* ---- the step ---- */
@@ -246,17 +249,19 @@ static void issue(struct lk_model *m, struct lk_state *s, const struct lk_step *
 {
     struct lk_dev *d = m->dev;
     const struct lk_batch *b = &m->main.batch;
+    const struct layer *l = m->w.layers, *end = l + m->shape.layers;
     int T = st->n_rows, H = m->shape.hidden, tap = st->flags & LK_STEP_HIDDEN && st->tap != NULL;
+    int want = st->flags & (LK_STEP_LOGITS | LK_STEP_ARGMAX) ? st->n_logits : 0;
     d->ops->embed(d, m->w.embed, b->ids, T, m->x);
     if (tap) st->tap(st->tap_arg, 0, m->x, T);
-    for (int i = 0; i < m->shape.layers; i++) {
-        lk__layer(m, s, m->w.layers + i, b, st->flags & LK_STEP_RECORD, 0);
-        if (tap) st->tap(st->tap_arg, i + 1, m->x, T);
+    d->ops->norm(d, m->x, l->in_norm, m->shape.eps, T, H, m->h);
+    for (int i = 1; l < end; i++, l++) {
+        lk__layer(m, s, l, b, st->flags & LK_STEP_RECORD, 0, l + 1 < end ? l[1].in_norm : NULL);
+        if (tap) st->tap(st->tap_arg, i, m->x, T);
     }
-    d->ops->norm_f32(d, m->x, H, m->w.norm, m->shape.eps, T, H, m->hidden, H);
+    lk__final_norm(m, m->w.norm, T, m->hidden, m->main.logit_rows, want);
     if (tap) st->tap(st->tap_arg, m->shape.layers, m->hidden, T);
-    if (st->flags & (LK_STEP_LOGITS | LK_STEP_ARGMAX) && st->n_logits)
-        lk__head(m, m->hidden, m->main.logit_rows, st->n_logits, HEAD_OWN, st->flags & LK_STEP_ARGMAX);
+    if (want) lk__head(m, want, HEAD_OWN, st->flags & LK_STEP_ARGMAX);
 }
 
 int lk__comm_status(const struct lk_model *m, struct lk_err *e)
@@ -295,8 +300,12 @@ int lk__model_head(struct lk_model *m, int n, const int32_t *rows, int flags, st
     if (rc) return rc;
     lk_mem_guard_begin("model head");
     /* the step's own list may be shorter than n; the edit list is free between calls */
-    m->dev->upload(m->dev, m->edit_ids, rows, (size_t)n * sizeof *rows);
-    lk__head(m, m->hidden, m->edit_ids, n, HEAD_OWN, flags & LK_STEP_ARGMAX);
+    struct lk_dev *d = m->dev;
+    int H = m->shape.hidden;
+    d->upload(d, m->edit_ids, rows, (size_t)n * sizeof *rows);
+    d->ops->gather(d, m->hidden, H, m->edit_ids, n, H, m->head_x);
+    d->ops->to_act(d, m->head_x, H, n, H, m->head_h);
+    lk__head(m, n, HEAD_OWN, flags & LK_STEP_ARGMAX);
     lk_mem_guard_end();
     return 0;
 }
