@@ -18,9 +18,9 @@ static double model_round(const void *f, double ctx, int draft, int n)
     return lk_forecast_round(f, ctx, draft, n);
 }
 
-static double model_kernels(const void *f, int draft)
+static double model_kernels(const void *f, int draft, int n)
 {
-    return lk_forecast_kernels(f, draft);
+    return lk_forecast_kernels(f, draft, n);
 }
 
 static double model_reduces(const void *f, int draft)

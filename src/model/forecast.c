@@ -64,12 +64,13 @@ double lk_forecast_round(const struct lk_forecast *f, double ctx, int draft, int
     return f->step / n + kv + 3 * f->gdn / n + mtp; /* verify reads the state, the fold reads and writes it */
 }
 
-/* A full layer: two norms, four linears, attention in three kernels; a delta net: two norms, five linears, two kernels, and one for the fold; a draft pass: a full layer
- * and what stands around it. As the profile counts them: 583 a round of the 27B without drafts (here 582), 694 with three (here 693). */
-double lk_forecast_kernels(const struct lk_forecast *f, int draft)
+/* A full layer: four linears, attention in three kernels; a delta net: four linears and one kernel, and all folds one; around them look-up, first norm, last norm, head and
+ * argmax; a draft pass: a full layer and six around it. On several ranks the norms behind a sum, two a layer, are kernels too. As the profile
+ * counts them: 357 a round of the 27B without drafts, 397 with three. */
+double lk_forecast_kernels(const struct lk_forecast *f, int draft, int n)
 {
-    double plain = 9.0 * f->n_full + 9.0 * f->n_gdn + 6;
-    return draft > 0 ? plain + f->n_gdn + 21.0 * draft : plain;
+    double norms = n > 1 ? 2 : 0, plain = (7 + norms) * f->n_full + (5 + norms) * f->n_gdn + 5;
+    return draft > 0 ? plain + 1 + (13 + norms) * draft : plain;
 }
 
 double lk_forecast_reduces(const struct lk_forecast *f, int draft)

@@ -30,8 +30,8 @@ double lk_forecast_memory(const struct lk_forecast *f, double ctx, int n, int ex
 /* Bytes one round moves on each of n ranks: verify of 1 + draft tokens at ctx, then the draft passes, the fold of the GDN state. */
 double lk_forecast_round(const struct lk_forecast *f, double ctx, int draft, int n);
 
-/* Kernels that a round launches one after the other on a GPU: what each costs besides its bytes is paid so often. */
-double lk_forecast_kernels(const struct lk_forecast *f, int draft);
+/* Kernels that a round launches one after the other on each of n GPUs: what each costs besides its bytes is paid so often. */
+double lk_forecast_kernels(const struct lk_forecast *f, int draft, int n);
 /* Sums over all ranks in a round. */
 double lk_forecast_reduces(const struct lk_forecast *f, int draft);
 

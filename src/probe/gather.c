@@ -12,7 +12,8 @@ enum { DRAFT = 3 };
 #define ACCEPT_CODE 0.77
 #define ACCEPT_ZH   0.46
 /* What our kernels make of a card: the share of its read rate while bytes flow, and the cost of a kernel besides its bytes, against that of a plain read in the
- * same chain. Fitted to `bench rounds` of the 27B's shapes on one and two H200, 8K to 256K, with and without drafts: ten of fourteen figures within 5 %, all within 10.2 %. */
+ * same chain. Fitted to `bench rounds` of the 27B's shapes on one and two H200 when a round was 583 kernels; with the 357 it is now (397 with drafts), six figures of
+ * bench_27b on one H200, 8K to 256K, lie within 5.1 %. */
 #define EFFICIENCY    0.83
 #define KERNEL_FACTOR 2.43
 #define REDUCE_PEER 3.0  /* us a sum over two H200, peers proven, in the same fit */
@@ -73,6 +74,6 @@ void lk_probe_cell(const struct lk_probe_model *m, double ctx, int n, const stru
     for (int d = 0; d < 2; d++) s[d] = m->round(m->f, ctx, d * DRAFT, n) / (w->gbs * 1e9);
     c->most = tokens_of(s[0], s[1], m->has_mtp);
     if (w->kernel_us <= 0) return;
-    for (int d = 0; d < 2; d++) s[d] = s[d] / EFFICIENCY + (m->kernels(m->f, d * DRAFT) * w->kernel_us + (n > 1 ? m->reduces(m->f, d * DRAFT) * w->reduce_us : 0)) * 1e-6;
+    for (int d = 0; d < 2; d++) s[d] = s[d] / EFFICIENCY + (m->kernels(m->f, d * DRAFT, n) * w->kernel_us + (n > 1 ? m->reduces(m->f, d * DRAFT) * w->reduce_us : 0)) * 1e-6;
     c->expected = tokens_of(s[0], s[1], m->has_mtp);
 }

@@ -15,7 +15,7 @@ struct lk_probe_model {
     const char *name;
     double (*memory)(const void *f, double ctx, int n);             /* bytes a rank */
     double (*round)(const void *f, double ctx, int draft, int n);   /* bytes a round a rank */
-    double (*kernels)(const void *f, int draft);                    /* a round, one after the other */
+    double (*kernels)(const void *f, int draft, int n);             /* a round on each of n, one after the other */
     double (*reduces)(const void *f, int draft);                    /* sums over ranks a round */
     const void *f;
     int has_mtp;

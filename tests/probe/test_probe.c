@@ -108,7 +108,7 @@ static double round_of(const void *f, double ctx, int draft, int n)
     return (16e9 + 33e3 * ctx + draft * 1e9) / n;
 }
 
-static double kernels_of(const void *f, int draft)
+static double kernels_of(const void *f, int draft, int n)
 {
     return 600 + 20 * draft;
 }
