@@ -175,12 +175,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
 {
     pdl_trigger();
     const float *row = x + (size_t)blockIdx.x * n;
-    float v[ROW_EACH], q[ROW_EACH], sum = 0;
-#pragma unroll
-    for (int i = 0; i < ROW_EACH; i++) {
-        int k = i * ROW_THREADS + threadIdx.x;
-        q[i] = k < n ? __ldg(w + k) : 0;
-    }
+    float v[ROW_EACH], sum = 0;
     pdl_wait();
 #pragma unroll
     for (int i = 0; i < ROW_EACH; i++) {
@@ -193,8 +188,9 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
 #pragma unroll
     for (int i = 0; i < ROW_EACH; i++) {
         int k = i * ROW_THREADS + threadIdx.x;
-        v[i] = v[i] * r * q[i];
-        if (k < n) y[(size_t)blockIdx.x * n + k] = v[i];
+        if (k >= n) break;
+        v[i] = v[i] * r * __ldg(w + k);
+        y[(size_t)blockIdx.x * n + k] = v[i];
     }
     for (int k = ROW_EACH * ROW_THREADS + threadIdx.x; k < n; k += ROW_THREADS) y[(size_t)blockIdx.x * n + k] = row[k] * r * w[k];
     for (int o = 0; o < n_out; o++) {
