@@ -97,9 +97,10 @@ def test_ops(tmp_path):
     if shutil.which("gnuplot"):
         assert (out / "roofline.png").stat().st_size > 2000
     assert bench("compare", str(out), str(out)).returncode == 0
-    # 127 MB do not fit into the caches of a few cores: at a megabyte a second no call can be so short
+    # 127 MB do not fit into the caches of a few cores (of a large server they do): at a megabyte a second no call can be so short
     r = bench("ops", "--only", "0.8B-head/4 bf16 g0 n62080 k1024 T1", "--threads", "2", "--seconds", "0.01", "--gbs", "0.001")
-    assert r.returncode == 1 and "IMPOSSIBLE" in r.stdout and "caches may hold" in r.stdout, r.stdout + r.stderr
+    if data["head"]["cache_gb"] < 0.12:
+        assert r.returncode == 1 and "IMPOSSIBLE" in r.stdout and "caches may hold" in r.stdout, r.stdout + r.stderr
     assert bench("ops", "--only", "no such case").returncode == 2
 
 
