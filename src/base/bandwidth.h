@@ -7,10 +7,11 @@
 #include <stddef.h>
 
 struct lk_bandwidth {
-    double read_gbs; /* bytes read a second, 1e9: the bound of decode */
-    double copy_gbs; /* bytes read plus bytes written, memcpy */
+    double read_gbs;      /* bytes read a second, 1e9: what decode can expect */
+    double read_best_gbs; /* the fastest pass: a bound that a speed is held against, for nothing reads faster */
+    double copy_gbs;      /* bytes read plus bytes written, memcpy */
 };
-/* bytes: buffer size, 0: a quarter GB. Medians of `repeat` passes over the whole buffer by all threads of the pool. Negative: no memory. */
+/* bytes: buffer size, 0: past the caches, a quarter GB to 1 GB. Medians of `repeat` passes (32 at most) over the whole buffer by all threads of the pool. Negative: no memory. */
 int lk_bandwidth_measure(struct lk_pool *p, size_t bytes, int repeat, struct lk_bandwidth *out);
 
 #endif

@@ -28,8 +28,10 @@ static const struct shape shapes[] = {
     {"27b-bf16", 5120, 17408, 64, 24, 4, 16, 48, 0, 248320, LK_FMT_BF16, LK_FMT_BF16, LK_FMT_BF16, LK_FMT_BF16},
     {"4b", 2560, 9216, 32, 16, 4, 16, 32, 1, 248320, LK_FMT_BF16, LK_FMT_BF16, LK_FMT_BF16, LK_FMT_BF16},
     {"0.8b", 1024, 3584, 24, 8, 2, 16, 16, 1, 248320, LK_FMT_BF16, LK_FMT_BF16, LK_FMT_BF16, LK_FMT_BF16},
+    {"0.8b-fp8", 1024, 3584, 24, 8, 2, 16, 16, 1, 248320, LK_FMT_FP8, LK_FMT_FP8, LK_FMT_FP8, LK_FMT_FP8},
+    {"0.8b-nvfp4", 1024, 3584, 24, 8, 2, 16, 16, 1, 248320, LK_FMT_NVFP4, LK_FMT_NVFP4, LK_FMT_NVFP4, LK_FMT_NVFP4},
 };
-const char lk_synthetic_names[] = "27b, 27b-bf16, 4b, 0.8b or tiny";
+const char lk_synthetic_names[] = "27b, 27b-bf16, 4b, 0.8b, 0.8b-fp8, 0.8b-nvfp4 or tiny";
 
 struct writer {
     const struct shape *s;

@@ -115,26 +115,28 @@ static int model_read(struct bench *b, struct lk_opts *o, struct lk_err *e)
     return rc;
 }
 
-/* The bandwidth a cell is held against: given, or measured where the device is ours; 0: not known. */
-static double bandwidth_of(const struct lk_opts *o)
+/* The bandwidth a cell is held against: given, or measured where the device is ours; 0: not known. On the CPU that is the fastest of 31 reads: a
+ * neighbour of this machine slows the median by a third, and a bound that true speeds pass is none. The median goes into the head. */
+static double bandwidth_of(const struct lk_opts *o, double *median)
 {
     struct lk_bandwidth bw;
     struct lk_err ignored = {0};
     double gbs = o->bench.gbs;
+    *median = 0;
     if (gbs > 0 || o->bench.url || o->bench.cpu_time) return gbs; /* processor time does not go with a bandwidth by the clock */
     if (o->engine.dev.at[0].is_cuda) {
         lk_cuda_measure_read(o->engine.dev.at[0].index, &gbs, &ignored);
         return gbs;
     }
     struct lk_pool *p = lk_pool_new(o->engine.dev.threads);
-    if (p && !lk_bandwidth_measure(p, 0, 5, &bw)) gbs = bw.read_gbs;
+    if (p && !lk_bandwidth_measure(p, 0, 31, &bw)) gbs = bw.read_best_gbs, *median = bw.read_gbs;
     lk_pool_free(p);
     return gbs;
 }
 
 static void physics_set(struct bench *b, const struct lk_opts *o)
 {
-    double gbs = bandwidth_of(o);
+    double median, gbs = bandwidth_of(o, &median);
     /* a model smaller than the caches is read from them: no bound by DRAM */
     if (o->bench.gbs <= 0 && b->forecast.step < 256e6) gbs = 0;
     if (b->forecast.step > 0) b->grid.physics = (struct lk_physics){gbs, round_bytes, b};
@@ -211,8 +213,9 @@ static int run_here(struct bench *b, struct lk_opts *o, int ops, struct lk_err *
     own.engine.model = ops ? NULL : lk_model_path(&own, e);
     if (!ops && !own.engine.model) return LK_EINPUT;
     if (o->bench.out) mkdir(o->bench.out, 0777);
-    double gbs = bandwidth_of(&own); /* before the model takes the memory */
+    double median, gbs = bandwidth_of(&own, &median); /* before the model takes the memory */
     b->table.head = json_object();
+    if (median > 0) json_object_set_new(b->table.head, "read_gbs", json_real(median));
     if (!ops) {
         fingerprint(own.engine.model, print);
         json_object_set_new(b->table.head, "model", json_string(own.engine.model));
@@ -264,7 +267,8 @@ static int run_tp(const struct lk_opts *o, struct lk_err *e)
     if (o->bench.url) return lk_fail(e, LK_EUSAGE, "bench tp measures in this process: --url has no meaning here");
     own.engine.model = lk_model_path(&own, e);
     if (!own.engine.model) return LK_EINPUT;
-    return o->bench.layers ? lk_tp_layers(&own, e) : lk_tp_run(&own, bandwidth_of(&own), e);
+    double median;
+    return o->bench.layers ? lk_tp_layers(&own, e) : lk_tp_run(&own, bandwidth_of(&own, &median), e);
 }
 
 int cmd_bench(struct lk_opts *o, struct lk_err *e)

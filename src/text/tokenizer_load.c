@@ -197,7 +197,11 @@ static int load_merges(struct load *l, const json_t *merges, struct lk_err *e)
         lk_buf_reset(&joint);
         lk_buf_add(&joint, a, na);
         lk_buf_add(&joint, b, nb);
-        int32_t id = joint.failed ? -1 : text_find(l, joint.data ? joint.data : "", joint.len);
+        if (joint.failed) {
+            rc = lk_fail(e, LK_ENOMEM, "out of memory");
+            break;
+        }
+        int32_t id = text_find(l, joint.data ? joint.data : "", joint.len);
         if (left < 0 || right < 0 || id < 0) {
             rc = lk_fail(e, LK_EINPUT, "model.merges[%zu]: \"%.40s\" is not in model.vocab", i,
                          left < 0    ? a

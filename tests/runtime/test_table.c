@@ -7,7 +7,7 @@
  * of an earlier one. Base rows are cold (of the class of 4,096 every eighth; LK_LONG=2: all). Drafts, company and restored sessions go on from
  * stored state; the engines with one thread and with chunks of 64 compute the beginning once, their own way, and each prompt's
  * rest from there. A fixed draft length stands at each residue in one of the four classes (LK_LONG=2: in all), auto always.
- * Arguments: a test's name; cuda:N runs the table on a GPU, sm_70 there the Volta image.
+ * Arguments: a test's name; cuda:N runs the table on a GPU, sm_70 there the Volta image; part=I/N takes a piece of the lengths (many cores).
  */
 #include "runtime/engine_help.h"
 
@@ -194,6 +194,7 @@ static int lengths_of(struct lengths *out)
 
 static int card = -1; /* the GPU to run on; -1: CPU */
 static const char *image;
+static int part = 0, parts = 1; /* of the lengths: the long table on many cores */
 
 static struct lk_engine *engine_with(const char *model, int kv, int threads, int chunk)
 {
@@ -234,7 +235,7 @@ static void table(int kv)
     close(mkstemp(path));
     if (!text) text_read(e);
     assert_true(n_text > 1500 + 4200);
-    for (int i = 0; i < n; i++) {
+    for (int i = n * part / parts; i < n * (part + 1) / parts; i++) {
         struct base b;
         struct lk_request r = request(at[i].from, at[i].header, at[i].n, out, -1);
         int all = full ? full[0] == '2' : i < 1, cold = !full || all || at[i].class < 3 || i % 8 == 0;
@@ -259,7 +260,7 @@ static void table(int kv)
     lk_engine_close(one);
     lk_engine_close(cut);
     for (int k = 0; k < KINDS; k++) print_message("  %-16s%6d rows, %d near-tie flips\n", kind_name[k], rows[k], flips[k]);
-    print_message("%d rows against %d base rows (%d cold), %d near-tie flips\n", sum(rows), n, cold_bases, sum(flips));
+    print_message("%d rows against %d base rows (%d cold), %d near-tie flips\n", sum(rows), n * (part + 1) / parts - n * part / parts, cold_bases, sum(flips));
     assert_true(flips[CHUNKS] * 100 <= rows[CHUNKS]);
 }
 
@@ -281,7 +282,9 @@ int main(int argc, char **argv)
             card = atoi(argv[i] + 5), near_tie = 2e-2f;
         else if (!strcmp(argv[i], "sm_70"))
             image = argv[i];
-        else
+        else if (!strncmp(argv[i], "part=", 5)) {
+            if (sscanf(argv[i], "part=%d/%d", &part, &parts) != 2 || part < 0 || part >= parts) return 2;
+        } else
             cmocka_set_test_filter(argv[i]);
     }
     const struct CMUnitTest tests[] = {
