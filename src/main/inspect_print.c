@@ -61,7 +61,7 @@ int inspect_json(const struct inspect *x, struct lk_err *e)
                           lk_artifact_path(x->a), "kind", lk_artifact_kind(x->a), "arch", c->arch, "shape", shape_json(c), "shape_error",
                           x->shape_err.code ? x->shape_err.text : NULL, "tensors", (json_int_t)x->tensors, "bytes",
                           (json_int_t)x->bytes, "formats", formats_json(x), "tokenizer_vocab", x->vocab, "template", x->has_template,
-                          "dialect", lk_dialect_name(x->dialect), "memory", memory, "front_bytes", (json_int_t)x->process,
+                          "dialect", lk_dialect_name(x->dialect), "memory", memory, "front_bytes", (json_int_t)(x->process + INSPECT_FRONT),
                           "bytes_per_token", (json_int_t)x->step, "bytes_per_draft", (json_int_t)x->draft, "bound", bound, "ranks", parts);
     int rc = !j || json_dumpf(j, stdout, JSON_INDENT(1)) || putchar('\n') == EOF ? lk_fail(e, LK_ENOMEM, "inspect: no memory") : 0;
     json_decref(j);
@@ -141,7 +141,7 @@ static void print_memory(const struct inspect *x)
         printf("\n  the first of them: program and text %.1f, weights in the page cache %.1f, weights laid out anew %.1f, buffers %.1f, "
                "KV %.1f, state snapshots %.1f\n  each further conversation %.1f; the server's front process %.1f\n",
                m->process / 1e6, m->mapped / 1e6, m->copied / 1e6, m->buffers / 1e6, m->kv / 1e6, m->snapshots / 1e6, m->session / 1e6,
-               x->process / 1e6);
+               (x->process + INSPECT_FRONT) / 1e6);
     printf("\n  memory on GPUs, MB a card: weights, KV and state (CUDA and the buffers of a step take up to 1.5 GB more)");
     print_head(x);
     for (int i = 0; i < x->n_ctx; i++) {
