@@ -17,7 +17,7 @@ TOTAL = 2000 if LONG else 160
 OWN_FORM = {"positive_data_acceptance", "negative_data_rejection"}
 # 400 for a request that fits the description must be one of these: what no description can say
 BEYOND = {"invalid_value", "unsupported_schema", "conflicting_template_option", "context_length_exceeded", "invalid_request",
-          "parameter_not_supported", "modality_not_supported"}
+          "parameter_not_supported", "modality_not_supported", "item_type_not_supported", "tool_choice_not_supported", "tool_type_not_supported"}
 
 
 def checks():
