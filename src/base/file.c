@@ -78,18 +78,6 @@ int lk_file_read(struct lk_buf *b, const char *path, size_t max, struct lk_err *
     return rc;
 }
 
-static int fd_write_all(int fd, const char *p, size_t n)
-{
-    while (n) {
-        ssize_t w = write(fd, p, n);
-        if (w < 0 && errno == EINTR) continue;
-        if (w <= 0) return -1;
-        p += w;
-        n -= (size_t)w;
-    }
-    return 0;
-}
-
 int lk_fd_put(int fd, const void *data, size_t n, uint64_t pos)
 {
     const char *p = data;
@@ -111,7 +99,7 @@ int lk_file_write(const char *path, const void *data, size_t n, struct lk_err *e
     if (fd < 0) {
         rc = lk_fail(e, LK_ESYS, "%s: cannot create: %s", tmp.data, strerror(errno));
     } else {
-        int bad = fd_write_all(fd, data, n) || fsync(fd);
+        int bad = lk_fd_put(fd, data, n, 0) || fsync(fd);
         bad = close(fd) || bad;
         if (bad || rename(tmp.data, path)) {
             rc = lk_fail(e, LK_ESYS, "%s: cannot write: %s", path, strerror(errno));
