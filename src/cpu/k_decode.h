@@ -432,6 +432,13 @@ CPU_INLINE __m256i fifth_bits(uint32_t a, uint32_t b, const int high)
     return _mm256_and_si256(_mm256_cmpeq_epi8(x, bit), _mm256_set1_epi8(16));
 }
 
+/* Scales and minima of two blocks that begin with d and m. */
+CPU_INLINE void scales_mins(const uint8_t *a, const uint8_t *b, struct codes *o)
+{
+    run_both(dec_f16(a) / CODE_UNIT, dec_f16(b) / CODE_UNIT, o->s);
+    run_both(dec_f16(a + 2), dec_f16(b + 2), o->m);
+}
+
 /* d, m, 16 bytes of codes */
 CPU_INLINE void open_q4_1(struct cur *c, int64_t b0)
 {
@@ -442,8 +449,7 @@ CPU_INLINE void open_q4_1(struct cur *c, int64_t b0)
 CPU_INLINE void dec_q4_1(struct cur *c, struct codes *o)
 {
     const uint8_t *a = c->d, *b = a + 20;
-    run_both(dec_f16(a) / CODE_UNIT, dec_f16(b) / CODE_UNIT, o->s);
-    run_both(dec_f16(a + 2), dec_f16(b + 2), o->m);
+    scales_mins(a, b, o);
     __m256i q = codes_16x2(a + 4, b + 4);
     codes_f32(codes_low(q), codes_high(q), o->v);
     c->d += 40;
@@ -483,8 +489,7 @@ CPU_INLINE void open_q5_1(struct cur *c, int64_t b0)
 CPU_INLINE void dec_q5_1(struct cur *c, struct codes *o)
 {
     const uint8_t *a = c->d, *b = a + 24;
-    run_both(dec_f16(a) / CODE_UNIT, dec_f16(b) / CODE_UNIT, o->s);
-    run_both(dec_f16(a + 2), dec_f16(b + 2), o->m);
+    scales_mins(a, b, o);
     codes_five(a + 4, b + 4, 0, o->v);
     c->d += 48;
 }
