@@ -115,28 +115,26 @@ static int model_read(struct bench *b, struct lk_opts *o, struct lk_err *e)
     return rc;
 }
 
-/* The bandwidth a cell is held against: given, or measured where the device is ours; 0: not known. On the CPU that is the fastest of 31 reads: a
- * neighbour of this machine slows the median by a third, and a bound that true speeds pass is none. The median goes into the head. */
-static double bandwidth_of(const struct lk_opts *o, double *median)
+/* The bandwidth a cell is held against, as read_best_gbs: given, or measured where the device is ours; 0: not known. On the CPU that is the fastest of
+ * 31 reads: a neighbour of this machine slows the median by a third, and a bound that true speeds pass is none. */
+static struct lk_bandwidth bandwidth_of(const struct lk_opts *o)
 {
-    struct lk_bandwidth bw;
+    struct lk_bandwidth bw = {.read_best_gbs = o->bench.gbs};
     struct lk_err ignored = {0};
-    double gbs = o->bench.gbs;
-    *median = 0;
-    if (gbs > 0 || o->bench.url || o->bench.cpu_time) return gbs; /* processor time does not go with a bandwidth by the clock */
+    if (o->bench.gbs > 0 || o->bench.url || o->bench.cpu_time) return bw; /* processor time does not go with a bandwidth by the clock */
     if (o->engine.dev.at[0].is_cuda) {
-        lk_cuda_measure_read(o->engine.dev.at[0].index, &gbs, &ignored);
-        return gbs;
+        lk_cuda_measure_read(o->engine.dev.at[0].index, &bw.read_best_gbs, &ignored);
+        return bw;
     }
     struct lk_pool *p = lk_pool_new(o->engine.dev.threads);
-    if (p && !lk_bandwidth_measure(p, 0, 31, &bw)) gbs = bw.read_best_gbs, *median = bw.read_gbs;
+    if (p) lk_bandwidth_measure(p, 0, 31, &bw);
     lk_pool_free(p);
-    return gbs;
+    return bw;
 }
 
 static void physics_set(struct bench *b, const struct lk_opts *o)
 {
-    double median, gbs = bandwidth_of(o, &median);
+    double gbs = bandwidth_of(o).read_best_gbs;
     /* a model smaller than the caches is read from them: no bound by DRAM */
     if (o->bench.gbs <= 0 && b->forecast.step < 256e6) gbs = 0;
     if (b->forecast.step > 0) b->grid.physics = (struct lk_physics){gbs, round_bytes, b};
@@ -213,9 +211,10 @@ static int run_here(struct bench *b, struct lk_opts *o, int ops, struct lk_err *
     own.engine.model = ops ? NULL : lk_model_path(&own, e);
     if (!ops && !own.engine.model) return LK_EINPUT;
     if (o->bench.out) mkdir(o->bench.out, 0777);
-    double median, gbs = bandwidth_of(&own, &median); /* before the model takes the memory */
+    struct lk_bandwidth bw = bandwidth_of(&own); /* before the model takes the memory */
+    double gbs = bw.read_best_gbs;
     b->table.head = json_object();
-    if (median > 0) json_object_set_new(b->table.head, "read_gbs", json_real(median));
+    if (bw.read_gbs > 0) json_object_set_new(b->table.head, "read_gbs", json_real(bw.read_gbs)); /* the median */
     if (!ops) {
         fingerprint(own.engine.model, print);
         json_object_set_new(b->table.head, "model", json_string(own.engine.model));
@@ -267,8 +266,7 @@ static int run_tp(const struct lk_opts *o, struct lk_err *e)
     if (o->bench.url) return lk_fail(e, LK_EUSAGE, "bench tp measures in this process: --url has no meaning here");
     own.engine.model = lk_model_path(&own, e);
     if (!own.engine.model) return LK_EINPUT;
-    double median;
-    return o->bench.layers ? lk_tp_layers(&own, e) : lk_tp_run(&own, bandwidth_of(&own, &median), e);
+    return o->bench.layers ? lk_tp_layers(&own, e) : lk_tp_run(&own, bandwidth_of(&own).read_best_gbs, e);
 }
 
 int cmd_bench(struct lk_opts *o, struct lk_err *e)

@@ -60,8 +60,8 @@ static const char *field_of(const char *kind)
 int lk_run_start(struct lk_run *r, const char *kind, int chat, lk_gen_fn fn, struct lk_fault *fault)
 {
     const struct lk_ids *ids = r->n_prompts ? r->prompts : &r->ask.ids;
-    int per = r->n_prompts ? r->p.n / r->n_prompts : r->p.n;
-    for (int i = 0; i == 0 || i < r->n_prompts; i++)
+    int n = r->n_prompts ? r->n_prompts : 1, per = r->p.n / n;
+    for (int i = 0; i < n; i++)
         if (lk_front_fit(r->f, &ids[i], field_of(kind), fault)) return -1;
     if (lk_gens_room(r->f->gens, r->p.n, fault)) return -1;
     for (int i = 0; i < r->p.n; i++) {
