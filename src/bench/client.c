@@ -93,6 +93,16 @@ static void says_read(struct lk_call *c, const json_t *j)
     }
 }
 
+static void wait_note(struct lk_call *c, double s)
+{
+    for (size_t i = 0; i < sizeof c->waits / sizeof *c->waits; i++)
+        if (s > c->waits[i]) {
+            double less = c->waits[i];
+            c->waits[i] = s;
+            s = less;
+        }
+}
+
 static void data_read(struct flight *f, const char *text, size_t len)
 {
     struct lk_call *c = f->call;
@@ -108,8 +118,12 @@ static void data_read(struct flight *f, const char *text, size_t len)
     const char *thought = json_string_value(json_object_get(delta, "reasoning_content"));
     const char *finish = json_string_value(json_object_get(choice, "finish_reason"));
     if ((said && *said) || (thought && *thought) || json_object_get(delta, "tool_calls")) {
-        c->last = lk_clock() - f->t0;
-        if (!c->chunks++) c->ttft = c->last;
+        double now = lk_clock() - f->t0;
+        if (!c->chunks++)
+            c->ttft = now;
+        else
+            wait_note(c, now - c->last);
+        c->last = now;
     }
     if (finish) snprintf(c->finish, sizeof c->finish, "%s", finish);
     json_decref(j);

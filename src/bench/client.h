@@ -20,6 +20,7 @@ struct lk_call {
     int status;         /* HTTP */
     double ttft, total, last; /* first token, end of stream, last token */
     int chunks;         /* with text in them */
+    double waits[4];    /* the longest times between two of them, longest first */
     char finish[24], why[160];
     /* out: what the server says; -1 where it does not */
     double prompt_n, cached_n, prompt_ms, predicted_n, predicted_ms, per_second, draft_n, draft_accepted;

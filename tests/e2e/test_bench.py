@@ -52,7 +52,7 @@ def test_matrix_fills_the_table_and_resumes(tmp_path):
 def test_users(tmp_path):
     for mode in ("load", "burst", "drop"):
         r = bench("users", "--users", "4", "--mode", mode, "--sizes", "200", "--new-tokens", "24", "--ctx", "2048", "--out", str(tmp_path / mode))
-        assert r.returncode == 0, r.stderr
+        assert r.returncode == 0, r.stderr + r.stdout
         assert f"| {mode} | all 4 |" in r.stdout
 
 
