@@ -1,14 +1,15 @@
 /* The core: what the engine thread owns, without threads or queues. Tests drive it directly.
  *
  *     lk_core_admit(c, q)   a waiting sequence gets a lane, its longest stored prefix and a promise of pages
- *     lk_core_turn(c)       one decode round of all ready lanes, then one prefill chunk of one lane
+ *     lk_core_turn(c)       one decode round of all ready lanes and of prompts' short ends, then one prefill chunk of one lane
  *     lk_core_release(c, q) a DONE sequence leaves its lane
  *
  * A turn is the unit of everything: cancels and deadlines are looked at between turns, so a long prompt holds others for one
  * chunk and a cancel takes effect within one round or chunk.
  *
  * What a lane computes does not depend on its company: a decode round never has more rows than the device keeps batch-invariant
- * (dev->small_rows, 16 or more), and a prefill chunk is always one lane's, cut at absolute positions. */
+ * (dev->small_rows, 16 or more), and a prefill chunk is always one lane's, cut at absolute positions. A prompt's short end has the bits
+ * of decode rows wherever it runs, so it goes with a round when there is room: who joins costs the others a row, not a step. */
 #ifndef LK_RUNTIME_CORE_H
 #define LK_RUNTIME_CORE_H
 
@@ -107,6 +108,12 @@ void core_step_reset(struct lk_core *c);
 /* Appends a lane of n rows; want: 0 no logits, 1 of the last row, 2 of all rows. */
 void core_step_lane(struct lk_core *c, struct lk_seq *q, const int32_t *ids, int n, int pos0, int want);
 int core_prefill(struct lk_core *c, struct lk_seq *q, struct lk_err *e);
+/* Rows of the prompt's last chunk when that is next and short enough to be a recorded step with the bits of decode; else 0. */
+int core_tail(const struct lk_core *c, const struct lk_seq *q);
+/* After a recorded step whose lane l is a tail: keeps the state before its last row, and leaves the slot as it was. */
+int core_tail_snapshot(struct lk_core *c, int l, struct lk_err *e);
+/* The first token of the answer, from logit row 0 of step lane l. */
+int core_first(struct lk_core *c, int l, struct lk_err *e);
 int core_round(struct lk_core *c, struct lk_err *e);
 /* Draft-layer pass over the rows just run (they became positions pos0.. of their lanes), then the drafts of the next round. */
 int core_draft(struct lk_core *c, struct lk_err *e);

@@ -26,6 +26,20 @@ static int cut_to(int k, int most)
     return k < most ? k : most;
 }
 
+/* Prompts that are but for a short end go along, while there are rows. What has no pages waits for its own chunk, which says so. */
+static void round_tails(struct lk_core *c)
+{
+    for (int l = 0; l < LK_LANES; l++) {
+        struct lk_seq *q = c->lane[l];
+        if (!q || q->phase != LK_SEQ_PREFILL || q->finish != LK_FIN_NONE) continue;
+        int n = core_tail(c, q);
+        if (!n || n > c->rows_max - c->n_rows || lk_seq_reserve(q, LK_ROUND_MAX + 1)) continue;
+        if (core_pages_ensure(c, q, q->n_prompt + LK_DRAFT_MAX + 1, NULL)) continue;
+        core_step_lane(c, q, q->ids + q->n_done, n, q->n_done, 1);
+        c->row_count[c->n_lanes - 1] = 1; /* one logit row */
+    }
+}
+
 /* Lanes of this round, their drafts cut to the rows the device keeps batch-invariant; pages and room for tokens. */
 static int round_build(struct lk_core *c)
 {
@@ -61,6 +75,7 @@ static int round_build(struct lk_core *c)
         for (int k = 0; k < ready[i]->n_drafts; k++) ids[1 + k] = ready[i]->drafts[k];
         core_step_lane(c, ready[i], ids, 1 + ready[i]->n_drafts, ready[i]->n_done, 2);
     }
+    if (n) round_tails(c);
     return n;
 }
 
@@ -112,9 +127,30 @@ static void alarm_perfect(struct lk_core *c)
                 "from the same place; compare with --draft 0", ALARM_ROUNDS);
 }
 
+/* Tokens of all lanes, and how many rows of each stay. */
+static int round_accept(struct lk_core *c, int32_t *keep, struct lk_err *e)
+{
+    for (int l = 0; l < c->n_lanes; l++) {
+        int tail = c->step_seq[l]->phase == LK_SEQ_PREFILL, took = c->lanes[l].rows;
+        int rc = tail ? core_first(c, l, e) : (took = lane_accept(c, l, e));
+        if (rc < 0) return rc;
+        c->row_count[l] = keep[l] = took;
+    }
+    return 0;
+}
+
+/* tails: of the lanes, those from here on */
+static int round_fold(struct lk_core *c, const int32_t *keep, int tails, struct lk_err *e)
+{
+    int rc = 0;
+    for (int l = tails; !rc && l < c->n_lanes; l++) rc = core_tail_snapshot(c, l, e);
+    return rc ? rc : lk_model_fold(c->model, c->state, keep, c->n_lanes, e);
+}
+
 int core_round(struct lk_core *c, struct lk_err *e)
 {
-    if (!round_build(c)) return 0;
+    int tails = round_build(c);
+    if (!tails) return 0;
     int record = c->n_rows > c->n_lanes, greedy = 1;
     for (int l = 0; l < c->n_lanes; l++) {
         struct lk_seq *q = c->step_seq[l];
@@ -131,13 +167,9 @@ int core_round(struct lk_core *c, struct lk_err *e)
     if (!rc) rc = core_fetch(c, 0, e);
     lk_policy_step(&c->policy, n_rows, lk_clock() - t0);
     int32_t keep[LK_LANES] = {0};
-    for (int l = 0; !rc && l < c->n_lanes; l++) {
-        int took = lane_accept(c, l, e);
-        if (took < 0) rc = took;
-        c->row_count[l] = keep[l] = took;
-    }
-    if (!rc && record) rc = lk_model_fold(c->model, c->state, keep, c->n_lanes, e);
-    for (int l = 0; !rc && l < c->n_lanes; l++) c->step_seq[l]->n_done += record ? keep[l] : 1;
+    if (!rc) rc = round_accept(c, keep, e);
+    if (!rc && record) rc = round_fold(c, keep, tails, e);
+    for (int l = 0; !rc && l < tails; l++) c->step_seq[l]->n_done += record ? keep[l] : 1;
     c->rounds++;
     if (!rc) rc = core_draft(c, e);
     lk_mem_guard_end();

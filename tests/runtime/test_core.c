@@ -202,6 +202,50 @@ static void turns_are_reused(void **state)
     bench_close(&b, 64, 12);
 }
 
+/* The short end of a prompt goes with the round of those who already answer: a turn of one step, and nobody's text or stored prefix is
+ * another. */
+static void prompts_end_inside_a_round(void **state)
+{
+    for (int draft = 0; draft <= 3; draft += 3)
+        for (int end = 1; end <= 12; end += 11) { /* rows behind the last header */
+            struct bench b;
+            struct lk_err e = {0};
+            struct lk_seq *q[2];
+            int32_t ids[2][64];
+            bench_open(&b, 64, 12, 2, draft, 1 << 20, NULL);
+            struct lk_request r[2];
+            for (int i = 0; i < 2; i++) {
+                prompt_make(ids[i], 40, 5 + (uint64_t)i);
+                for (int t = 0; t < 40; t++) ids[i][t] %= 40;
+                if (end > 1) ids[i][40 - end - 3] = 44, ids[i][40 - end - 1] = 43;
+                r[i] = (struct lk_request){.ids = ids[i], .n_ids = 40, .max_tokens = 60, .sampling = kinds[i], .draft = -2};
+                assert_int_equal(lk_seq_new(&q[i], &r[i], FV_USED, b.c.o.ctx, &e), 0);
+            }
+            assert_int_equal(lk_core_admit(&b.c, q[0], &e), 0);
+            while (q[0]->phase != LK_SEQ_DECODE) assert_int_equal(lk_core_turn(&b.c, &e), 1);
+            assert_int_equal(lk_core_admit(&b.c, q[1], &e), 0);
+            assert_int_equal(lk_core_turn(&b.c, &e), 1);
+            assert_int_equal(q[1]->n_prompt - q[1]->n_done, end);
+            int steps = fake_steps, out = lk_seq_out(q[0]);
+            assert_int_equal(lk_core_turn(&b.c, &e), 1);
+            assert_int_equal(fake_steps, steps + 1);
+            assert_true(lk_seq_out(q[0]) > out);
+            assert_int_equal(lk_seq_out(q[1]), 1);
+            while (q[0]->phase != LK_SEQ_DONE || q[1]->phase != LK_SEQ_DONE) assert_int_equal(lk_core_turn(&b.c, &e), 1);
+            for (int i = 0; i < 2; i++) {
+                check_tokens(q[i], &r[i], b.c.o.ctx);
+                lk_core_release(&b.c, q[i]);
+                lk_seq_free(q[i]);
+            }
+            struct lk_seq *again = run_alone(&b, &r[1]); /* the state before its last token was kept */
+            check_tokens(again, &r[1], b.c.o.ctx);
+            assert_int_equal(again->t.cached_n, 39);
+            lk_seq_free(again);
+            assert_int_equal(fake_mtp_holes, 0);
+            bench_close(&b, 64, 12);
+        }
+}
+
 static void small_pools_refuse(void **state)
 {
     struct bench b;
@@ -556,7 +600,8 @@ int main(void)
     lk_log_quiet(1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drafts_change_nothing), cmocka_unit_test(context_ends_cleanly),
-        cmocka_unit_test(prefixes_are_reused),   cmocka_unit_test(turns_are_reused), cmocka_unit_test(small_pools_refuse),
+        cmocka_unit_test(prefixes_are_reused),   cmocka_unit_test(turns_are_reused),
+        cmocka_unit_test(prompts_end_inside_a_round), cmocka_unit_test(small_pools_refuse),
         cmocka_unit_test(dead_device_ends_the_turn), cmocka_unit_test(grammar_and_logprobs),
         cmocka_unit_test(drafts_keep_the_distribution), cmocka_unit_test(random_cases),
     };
