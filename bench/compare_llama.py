@@ -113,6 +113,7 @@ class Worker:
 def laoka(o, path, what, n):
     with tempfile.TemporaryDirectory() as out:
         words = [o.laoka, "bench", "rounds", "-q", "-m", path, "--draft", "0", "--out", out, "--threads", str(o.threads), "--rounds", str(TOKENS), "--kv", o.kv]
+        words += ["--gbs", "100000"]  # or each start measures the memory for a second
         words += ["--sizes", str(n)] if what == "decode" else ["--sizes", "none", "--prefill", str(n)]
         r = subprocess.run(words + ["--cpu-time"] * o.busy, capture_output=True, text=True)
         if r.returncode:

@@ -7,11 +7,15 @@
 #include "base/mem.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-typedef uint64_t vec __attribute__((vector_size(32)));
+#define CPUS_MAX 4096
+
+enum { STREAMS = 8, LINE = 64 };
+typedef uint64_t vec __attribute__((vector_size(16)));
 
 struct pass {
     char *a, *b;
@@ -19,17 +23,19 @@ struct pass {
     uint64_t *sums; /* one a part: keeps the loads alive */
 };
 
-/* Four places at once, two loads of 32 bytes at each: a core's prefetchers follow several streams, and with one alone a weight kernel, which
- * reads a few rows side by side, would pass the "bound" by 5 %. */
+/* Eight places at once, a line at each: a core's prefetchers follow several streams. With one alone a weight kernel, which reads a few rows side by side,
+ * would pass the "bound", and eight sums of 32 bytes, which spill, read 40 % less than these four in registers (Zen 3, one thread). */
 static uint64_t part_sum(const char *p, size_t bytes)
 {
-    size_t quarter = bytes / 4 / sizeof(vec);
-    const vec *v = (const vec *)p;
-    vec s[8] = {{0}};
-    for (size_t i = 0; i + 2 <= quarter; i += 2)
-        for (size_t j = 0; j < 8; j++) s[j] += v[j / 2 * quarter + i + j % 2];
-    vec t = s[0] ^ s[1] ^ s[2] ^ s[3] ^ s[4] ^ s[5] ^ s[6] ^ s[7];
-    return t[0] ^ t[1] ^ t[2] ^ t[3];
+    size_t apart = bytes / STREAMS / LINE * LINE;
+    vec s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
+    for (size_t i = 0; i < apart; i += LINE)
+        for (size_t k = 0; k < STREAMS; k++) {
+            const vec *v = (const vec *)(p + k * apart + i);
+            s0 += v[0], s1 += v[1], s2 += v[2], s3 += v[3];
+        }
+    vec t = s0 ^ s1 ^ s2 ^ s3;
+    return t[0] ^ t[1];
 }
 
 static void part_fill(void *arg, int part, int worker)
@@ -57,43 +63,76 @@ static int double_compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static double pass_median(struct lk_pool *pool, int parts, lk_pool_fn fn, struct pass *p, int repeat, double *fastest)
+void lk_bandwidth_of(double *s, int n, double bytes, double *best, double *median)
 {
-    double t[32];
-    if (repeat > 32) repeat = 32;
+    qsort(s, (size_t)n, sizeof *s, double_compare);
+    *best = bytes / s[0] * 1e-9;
+    *median = bytes / s[n / 2] * 1e-9;
+}
+
+static int passes_time(struct lk_pool *pool, int parts, lk_pool_fn fn, struct pass *p, double seconds, double *s)
+{
+    int n = 0;
     lk_pool_run(pool, parts, fn, p); /* warm: page tables and clocks */
-    for (int i = 0; i < repeat; i++) {
-        double t0 = lk_clock();
+    for (double begin = lk_clock(), t0 = begin; n < LK_BANDWIDTH_PASSES && (n < 3 || t0 - begin < seconds); n++) {
         lk_pool_run(pool, parts, fn, p);
-        t[i] = lk_clock() - t0;
+        double t = lk_clock();
+        s[n] = t - t0;
+        t0 = t;
     }
-    qsort(t, (size_t)repeat, sizeof *t, double_compare);
-    *fastest = t[0];
-    return t[repeat / 2];
+    return n;
 }
 
-/* A quarter GB, or twice the last cache: on a host with 300 MB of it a quarter GB mostly stays there. Passes of a few milliseconds would time how
- * threads wake up, so each thread gets 32 MB at least. */
-static size_t bytes_enough(int parts)
+/* What fmt says of the number in a file; dflt: no such file, no such number. */
+static size_t file_number(const char *root, int cpu, const char *name, const char *fmt, size_t dflt)
 {
-    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    size_t n = (size_t)256 << 20, own = (size_t)parts << 25;
-    if (cache > 0 && 2 * (size_t)cache > n) n = 2 * (size_t)cache;
-    if (own > n) n = own;
-    return n < (size_t)1 << 30 ? n : (size_t)1 << 30;
+    char path[256];
+    size_t v;
+    snprintf(path, sizeof path, "%.128s/cpu%d/cache/index3/%s", root, cpu, name);
+    FILE *f = fopen(path, "re");
+    if (!f || fscanf(f, fmt, &v) != 1) v = dflt;
+    if (f) fclose(f);
+    return v;
 }
 
-int lk_bandwidth_measure(struct lk_pool *pool, size_t bytes, int repeat, struct lk_bandwidth *out)
+size_t lk_cache_bytes(const char *cpus)
+{
+    const char *root = cpus ? cpus : "/sys/devices/system/cpu";
+    long one = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    size_t all = 0;
+    for (int i = 0; i < CPUS_MAX; i++) /* a cache counts at the first of the processors that share it */
+        if (file_number(root, i, "shared_cpu_list", "%zu", SIZE_MAX) == (size_t)i) {
+            size_t kb = file_number(root, i, "size", "%zuK", 0);
+            all += kb < (size_t)1 << 30 ? kb << 10 : 0;
+        }
+    return all || cpus || one < 0 ? all : (size_t)one;
+}
+
+/* STREAM's rule, four times the caches: at twice, half of a buffer may still be there when the next pass comes. Passes of a few milliseconds would
+ * time how threads wake up, so each thread gets 32 MB at least. Both buffers stay within a quarter of what is free (64 MB each where
+ * that is not known). */
+size_t lk_bandwidth_bytes(size_t cache, int threads, size_t free)
+{
+    size_t n = (size_t)64 << 20, own = (size_t)threads << 25, most = free ? free / 8 : n;
+    if (own > n) n = own;
+    if (cache < SIZE_MAX / 4 && 4 * cache > n) n = 4 * cache;
+    return n < most ? n : most;
+}
+
+int lk_bandwidth_measure(struct lk_pool *pool, double seconds, struct lk_bandwidth *out)
 {
     int parts = lk_pool_threads(pool), rc = LK_ENOMEM;
-    size_t each = (bytes ? bytes : bytes_enough(parts)) / (size_t)parts / 4096 * 4096 + 4096, all = (size_t)parts * each;
+    size_t each = lk_bandwidth_bytes(lk_cache_bytes(NULL), parts, lk_mem_available()) / (size_t)parts / 4096 * 4096 + 4096, all = (size_t)parts * each;
     struct pass p = {lk_aligned(all), lk_aligned(all), each, lk_calloc((size_t)parts, sizeof *p.sums)};
     if (p.a && p.b && p.sums) {
+        double s[LK_BANDWIDTH_PASSES];
         lk_pool_run(pool, parts, part_fill, &p);
-        double fastest;
-        out->read_gbs = (double)all / pass_median(pool, parts, part_read, &p, repeat, &fastest) * 1e-9;
-        out->read_best_gbs = (double)all / fastest * 1e-9;
-        out->copy_gbs = 2 * (double)all / pass_median(pool, parts, part_copy, &p, repeat, &fastest) * 1e-9;
+        int n = passes_time(pool, parts, part_read, &p, seconds, s);
+        lk_bandwidth_of(s, n, (double)all, &out->read_best_gbs, &out->read_gbs);
+        int m = passes_time(pool, parts, part_copy, &p, seconds, s);
+        lk_bandwidth_of(s, m, 2 * (double)all, &out->copy_best_gbs, &out->copy_gbs);
+        out->bytes = all;
+        out->passes = n < m ? n : m;
         rc = 0;
     }
     lk_free(p.a);

@@ -6,12 +6,24 @@
 
 #include <stddef.h>
 
+#define LK_BANDWIDTH_PASSES 31
+
+/* Bytes a second, 1e9. Best is the fastest pass, what STREAM reports and what a speed is held against: interference only ever makes a pass slower,
+ * and nothing reads memory faster. A median well below it: something else was using the memory. */
 struct lk_bandwidth {
-    double read_gbs;      /* bytes read a second, 1e9: what decode can expect */
-    double read_best_gbs; /* the fastest pass: a bound that a speed is held against, for nothing reads faster */
-    double copy_gbs;      /* bytes read plus bytes written, memcpy */
+    double read_gbs, read_best_gbs;
+    double copy_gbs, copy_best_gbs; /* memcpy, read plus written */
+    size_t bytes;                   /* of a pass */
+    int passes;                     /* of the kind that had fewer */
 };
-/* bytes: buffer size, 0: past the caches, a quarter GB to 1 GB. Medians of `repeat` passes (32 at most) over the whole buffer by all threads of the pool. Negative: no memory. */
-int lk_bandwidth_measure(struct lk_pool *p, size_t bytes, int repeat, struct lk_bandwidth *out);
+/* LK_BANDWIDTH_PASSES reads by all threads of the pool and as many copies, fewer (3 at least) where a kind has taken `seconds`. Negative: no memory. */
+int lk_bandwidth_measure(struct lk_pool *p, double seconds, struct lk_bandwidth *out);
+
+/* Bytes of one of the two buffers: past `cache` bytes of last-level caches, within a part of `free` bytes of memory (0: not known). */
+size_t lk_bandwidth_bytes(size_t cache, int threads, size_t free);
+/* Fastest and median of n passes over `bytes`, from their seconds, which are sorted in place. */
+void lk_bandwidth_of(double *s, int n, double bytes, double *best, double *median);
+/* All third-level caches of the machine together; 0: the system does not say. cpus: a folder in the form of the system's, NULL for that. */
+size_t lk_cache_bytes(const char *cpus);
 
 #endif

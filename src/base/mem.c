@@ -120,6 +120,26 @@ size_t lk_mem_resident(void)
     return n == 2 ? resident * (size_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
+/* The number behind `key` in a file of lines; 0: not there ("max" of a control group is no number). */
+static size_t number_find(const char *file, const char *key)
+{
+    char line[256];
+    size_t v = 0;
+    FILE *f = fopen(file, "re");
+    while (f && !v && fgets(line, sizeof line, f))
+        if (!strncmp(line, key, strlen(key)) && sscanf(line + strlen(key), " %zu", &v) != 1) v = 0;
+    if (f) fclose(f);
+    return v;
+}
+
+size_t lk_mem_available(void)
+{
+    size_t free = number_find("/proc/meminfo", "MemAvailable:") << 10, most = number_find("/sys/fs/cgroup/memory.max", "");
+    size_t used = most ? number_find("/sys/fs/cgroup/memory.current", "") : 0;
+    if (most && most - (used < most ? used : most) < free) free = most - (used < most ? used : most);
+    return free;
+}
+
 int lk_mul_size(size_t a, size_t b, size_t *out)
 {
     return __builtin_mul_overflow(a, b, out) ? -1 : 0;

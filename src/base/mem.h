@@ -30,6 +30,8 @@ void lk_mem_guard_resume(int depth);
 
 /* Bytes of this process in memory now, mapped files included, freed blocks given back first; 0: the system does not say. */
 size_t lk_mem_resident(void);
+/* Bytes that may be asked for now without swapping, within the limit of this process's control group; 0: the system does not say. */
+size_t lk_mem_available(void);
 
 /* Checked products: 0 and *out set, or -1 when the result does not fit. */
 int lk_mul_size(size_t a, size_t b, size_t *out);

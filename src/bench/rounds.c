@@ -23,6 +23,7 @@
 #define CHUNK_CUDA 4096
 #define PROFILED 3       /* rounds under the profile */
 #define SEEDS 8          /* random pages; the others are copies of them */
+#define CPU_WARM 64      /* rows before a timed prefill on a CPU: they touch every weight, and a chunk of a 4B takes half a minute; a GPU captures its chunk */
 #define PREFILL_ENOUGH 5.0 /* seconds: a prefill that took longer is not run twice more */
 
 struct rig {
@@ -274,7 +275,8 @@ static int prefill_once(struct rig *r, int n, double *s, struct lk_err *e)
 static int prefill(struct rig *r, struct lk_cell *c, struct lk_err *e)
 {
     double s[3];
-    int n = 0, rc = prefill_once(r, c->tokens < r->chunk ? c->tokens : r->chunk, s, e); /* warm */
+    int warm = r->o->engine.dev.at[0].is_cuda || r->chunk < CPU_WARM ? r->chunk : CPU_WARM;
+    int n = 0, rc = prefill_once(r, c->tokens < warm ? c->tokens : warm, s, e);
     do rc = rc ? rc : prefill_once(r, c->tokens, &s[n], e);
     while (!rc && n++ < 2 && s[n - 1] < PREFILL_ENOUGH);
     if (rc) return rc;

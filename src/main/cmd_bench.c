@@ -127,7 +127,7 @@ static struct lk_bandwidth bandwidth_of(const struct lk_opts *o)
         return bw;
     }
     struct lk_pool *p = lk_pool_new(o->engine.dev.threads);
-    if (p) lk_bandwidth_measure(p, 0, 31, &bw);
+    if (p) lk_bandwidth_measure(p, 2, &bw);
     lk_pool_free(p);
     return bw;
 }

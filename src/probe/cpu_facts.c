@@ -1,6 +1,8 @@
 /* Host facts: see cpu_facts.h. */
 #include "probe/cpu_facts.h"
 
+#include "base/mem.h"
+
 #include <ctype.h>
 #include <dirent.h>
 #include <stdio.h>
@@ -9,6 +11,8 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+
+#define MEASURE_SECONDS 2.0 /* of all points together, without the first touch of the buffers */
 
 /* First line of `file` that begins with key: what follows ':' , trimmed, into out. */
 static void line_find(const char *file, const char *key, char *out, size_t cap)
@@ -73,18 +77,23 @@ void lk_cpu_facts_read(struct lk_cpu_facts *f)
     f->numa_nodes = numa_count();
     line_find("/proc/meminfo", "MemTotal", text, sizeof text);
     f->mem_total = atof(text) * 1024;
-    line_find("/proc/meminfo", "MemAvailable", text, sizeof text);
-    f->mem_available = atof(text) * 1024;
+    f->mem_available = (double)lk_mem_available();
+}
+
+static int threads_next(int t, int cores)
+{
+    return t * 2 < cores ? t * 2 : cores;
 }
 
 void lk_cpu_facts_measure(struct lk_cpu_facts *f)
 {
-    size_t bytes = f->mem_available > 4e9 ? 0 : (size_t)64 << 20; /* 0: past the caches */
-    for (int t = 1; f->n_points < LK_BW_POINTS; t = t * 2 < f->cores ? t * 2 : f->cores) {
+    int points = 1;
+    for (int t = 1; t < f->cores; t = threads_next(t, f->cores)) points++;
+    for (int t = 1; f->n_points < LK_BW_POINTS; t = threads_next(t, f->cores)) {
         struct lk_pool *p = lk_pool_new(t);
         if (!p) return;
         f->points[f->n_points].threads = t;
-        if (!lk_bandwidth_measure(p, bytes, 7, &f->points[f->n_points].bw)) f->n_points++;
+        if (!lk_bandwidth_measure(p, MEASURE_SECONDS / points / 2, &f->points[f->n_points].bw)) f->n_points++;
         lk_pool_free(p);
         if (t == f->cores) return;
     }
@@ -94,6 +103,6 @@ double lk_cpu_facts_read_gbs(const struct lk_cpu_facts *f)
 {
     double best = 0;
     for (int i = 0; i < f->n_points; i++)
-        if (f->points[i].bw.read_gbs > best) best = f->points[i].bw.read_gbs;
+        if (f->points[i].bw.read_best_gbs > best) best = f->points[i].bw.read_best_gbs;
     return best;
 }

@@ -18,9 +18,12 @@ static json_t *pos_or_null(double v)
 static json_t *cpu_json(const struct lk_cpu_facts *c)
 {
     json_t *pts = json_array();
-    for (int i = 0; i < c->n_points; i++)
-        json_array_append_new(pts, json_pack("{s:i, s:f, s:f}", "threads", c->points[i].threads, "read_gbs", c->points[i].bw.read_gbs,
-                                             "copy_gbs", c->points[i].bw.copy_gbs));
+    for (int i = 0; i < c->n_points; i++) {
+        const struct lk_bandwidth *w = &c->points[i].bw;
+        json_array_append_new(pts, json_pack("{s:i, s:f, s:f, s:f, s:f, s:I, s:i}", "threads", c->points[i].threads, "read_gbs", w->read_best_gbs, "copy_gbs",
+                                             w->copy_best_gbs, "read_median_gbs", w->read_gbs, "copy_median_gbs", w->copy_gbs, "bytes", (json_int_t)w->bytes,
+                                             "passes", w->passes));
+    }
     return json_pack("{s:s, s:s, s:i, s:i, s:f, s:f, s:o}", "name", c->name, "isa", c->isa, "cores", c->cores, "numa_nodes", c->numa_nodes,
                      "mem_total", c->mem_total, "mem_available", c->mem_available, "bandwidth", pts);
 }

@@ -16,9 +16,14 @@ static void cpu_put(const struct lk_cpu_facts *c, struct lk_buf *b)
 {
     lk_buf_fmt(b, "CPU   %s, %d cores, %d NUMA node%s, %s\n", c->name, c->cores, c->numa_nodes, c->numa_nodes == 1 ? "" : "s", c->isa);
     lk_buf_fmt(b, "      memory %.1f GB, %.1f GB available\n", c->mem_total * 1e-9, c->mem_available * 1e-9);
-    for (int i = 0; i < c->n_points; i++)
-        lk_buf_fmt(b, "      bandwidth, %d thread%s: read %.1f GB/s, copy %.1f GB/s (read + written)\n", c->points[i].threads,
-                   c->points[i].threads == 1 ? "" : "s", c->points[i].bw.read_gbs, c->points[i].bw.copy_gbs);
+    for (int i = 0; i < c->n_points; i++) {
+        const struct lk_bandwidth *w = &c->points[i].bw;
+        lk_buf_fmt(b, "      bandwidth, %d thread%s: read %.1f GB/s, copy %.1f GB/s (read + written); medians of %d passes over %zu MB: %.1f and %.1f\n",
+                   c->points[i].threads, c->points[i].threads == 1 ? "" : "s", w->read_best_gbs, w->copy_best_gbs, w->passes, w->bytes >> 20, w->read_gbs,
+                   w->copy_gbs);
+        if (w->read_gbs < 0.8 * w->read_best_gbs || w->copy_gbs < 0.8 * w->copy_best_gbs)
+            lk_buf_str(b, "      (something else used the memory meanwhile: the median is more than a fifth below the fastest pass)\n");
+    }
 }
 
 static void value_put(struct lk_buf *b, const char *fmt, int v)
