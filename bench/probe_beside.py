@@ -24,24 +24,21 @@ def out(*words):
     return subprocess.run([str(w) for w in words], check=True, capture_output=True, text=True).stdout
 
 
-def turn(build, mbw, got):
-    """One value of each tool into got[(operation, threads)][tool]."""
-    def put(what, threads, tool, v):
-        got.setdefault((what, threads), {}).setdefault(tool, []).append(v)
+def tools(build, mbw, threads, mb):
+    """(name, function that runs the tool once and returns {(operation, threads): {column: GB/s}})."""
+    def probe():
+        points = json.loads(out(build / "laoka", "probe", "--json"))["cpu"]["bandwidth"]
+        return {(what, p["threads"]): {"probe": p[f"{what}_gbs"]} for p in points for what in ("read", "copy")}
 
-    points = json.loads(out(build / "laoka", "probe", "--json"))["cpu"]["bandwidth"]
-    mb = points[0]["bytes"] >> 20
-    for p in points:
-        n = p["threads"]
-        put("read", n, "probe", p["read_gbs"])
-        put("copy", n, "probe", p["copy_gbs"])
-        c = json.loads(out(build / "bench_copy", "--json", "--threads", n, "--mb", p["bytes"] >> 20))
-        put("read", n, "bench_copy", c["read_gbs"])
-        put("copy", n, "bench_copy", c["memcpy_gbs"])
-        put("copy", n, "loop", c["copy_gbs"])
-    if mbw:
+    def bench_copy(n):
+        c = json.loads(out(build / "bench_copy", "--json", "--threads", n, "--mb", mb))
+        return {("read", n): {"bench_copy": c["read_gbs"]}, ("copy", n): {"bench_copy": c["memcpy_gbs"], "loop": c["copy_gbs"]}}
+
+    def mbw_run():
         mib = re.findall(r"Copy:\s+([0-9.]+) MiB/s", out(mbw, "-q", "-t0", "-n", "31", mb))
-        put("copy", 1, "mbw", max(float(x) for x in mib[:31]) * 2 * 1.048576e-3)  # it counts a byte once
+        return {("copy", 1): {"mbw": max(float(x) for x in mib[:31]) * 2 * 1.048576e-3}}  # it counts a byte once
+
+    return [probe] + [lambda n=n: bench_copy(n) for n in threads] + [mbw_run] * bool(mbw)
 
 
 def main():
@@ -50,15 +47,19 @@ def main():
     p.add_argument("--rounds", type=int, default=9)
     p.add_argument("--json", type=pathlib.Path, help="file for every value")
     o = p.parse_args()
-    mbw, got, bad = shutil.which("mbw"), {}, 0
-    for _ in range(o.rounds):
-        turn(o.build, mbw, got)
+    first, got, bad = json.loads(out(o.build / "laoka", "probe", "--json"))["cpu"]["bandwidth"], {}, 0
+    runs = tools(o.build, shutil.which("mbw"), [p["threads"] for p in first], first[0]["bytes"] >> 20)
+    for i in range(o.rounds):
+        for k in range(len(runs)):  # each tool is first, second, ... in turn
+            for key, values in runs[(i + k) % len(runs)]().items():
+                for tool, v in values.items():
+                    got.setdefault(key, {}).setdefault(tool, []).append(v)
     print("| operation | threads | probe GB/s: median, best | bench_copy | mbw | STREAM's loop |\n|---|---|---|---|---|---|")
-    for (what, threads), tools in sorted(got.items(), key=lambda kv: (kv[0][1], kv[0][0])):
-        mine, cells = spread(tools["probe"]), []
+    for (what, threads), by in sorted(got.items(), key=lambda kv: (kv[0][1], kv[0][0])):
+        mine, cells = spread(by["probe"]), []
         for tool in ("bench_copy", "mbw", "loop"):
-            if tool in tools:
-                v = spread(tools[tool])
+            if tool in by:
+                v = spread(by[tool])
                 cells.append(f"{v[0]:.1f}, {v[1]:.1f}: {mine[0] / v[0]:.2f}, {mine[1] / v[1]:.2f}")
                 bad += tool != "loop" and abs(mine[0] / v[0] - 1) > 0.1
             else:
