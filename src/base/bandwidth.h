@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-#define LK_BANDWIDTH_PASSES 31
+#define LK_BANDWIDTH_PASSES 128
 
 /* Bytes a second, 1e9. Best is the fastest pass, what STREAM reports and what a speed is held against: interference only ever makes a pass slower,
  * and nothing reads memory faster. A median well below it: something else was using the memory. */
@@ -16,7 +16,7 @@ struct lk_bandwidth {
     size_t bytes;                   /* of a pass */
     int passes;                     /* of the kind that had fewer */
 };
-/* LK_BANDWIDTH_PASSES reads by all threads of the pool and as many copies, fewer (3 at least) where a kind has taken `seconds`. Negative: no memory. */
+/* Reads by all threads of the pool for `seconds`, then copies as long: 3 passes at least, LK_BANDWIDTH_PASSES at most. Negative: no memory. */
 int lk_bandwidth_measure(struct lk_pool *p, double seconds, struct lk_bandwidth *out);
 
 /* Bytes of one of the two buffers: past `cache` bytes of last-level caches, within a part of `free` bytes of memory (0: not known). */

@@ -115,8 +115,8 @@ static int model_read(struct bench *b, struct lk_opts *o, struct lk_err *e)
     return rc;
 }
 
-/* The bandwidth a cell is held against, as read_best_gbs: given, or measured where the device is ours; 0: not known. On the CPU that is the fastest of
- * 31 reads: a neighbour of this machine slows the median by a third, and a bound that true speeds pass is none. */
+/* The bandwidth a cell is held against, as read_best_gbs: given, or measured where the device is ours; 0: not known. On the CPU that is the fastest read of
+ * half a second: a neighbour of this machine slows the median by a third, and a bound that true speeds pass is none. */
 static struct lk_bandwidth bandwidth_of(const struct lk_opts *o)
 {
     struct lk_bandwidth bw = {.read_best_gbs = o->bench.gbs};
@@ -127,7 +127,7 @@ static struct lk_bandwidth bandwidth_of(const struct lk_opts *o)
         return bw;
     }
     struct lk_pool *p = lk_pool_new(o->engine.dev.threads);
-    if (p) lk_bandwidth_measure(p, 2, &bw);
+    if (p) lk_bandwidth_measure(p, 0.5, &bw);
     lk_pool_free(p);
     return bw;
 }
