@@ -29,9 +29,11 @@ soak: all ## the engine's long tests: 5,000 random cases, the whole table of equ
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
-asan: setup ## all C tests under AddressSanitizer and UBSan
-	@cmake -S . -B build-asan -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O1 -g" -DLK_SAN=address,undefined >/dev/null
+SAN := -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O1 -g" -DLK_SAN=address,undefined
+asan: setup ## all C tests under AddressSanitizer and UBSan; the op tests once more with the kernels' reads checked
+	@cmake -S . -B build-asan $(SAN) >/dev/null && cmake -S . -B build-asan-reads $(SAN) -DLK_SAN_READS=ON >/dev/null
 	@cmake --build build-asan -j $(JOBS) && ctest --test-dir build-asan --output-on-failure --timeout 1800
+	@cmake --build build-asan-reads -j $(JOBS) -t test_ops test_rough && ctest --test-dir build-asan-reads -R '^ops/' --output-on-failure --timeout 3600
 ubsan: asan ## the same run: both sanitizers live together
 tsan: setup ## the C tests under ThreadSanitizer
 	@cmake -S . -B build-tsan -G Ninja -DCMAKE_BUILD_TYPE=Debug -DLK_SAN=thread >/dev/null
