@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/sort.h"
 #include "bench/synthetic.h"
 #include "model/model.h"
 #include "model/state.h"
@@ -94,12 +95,6 @@ static int round_do(struct rig *r, int pos, int n_draft, int32_t kept, struct lk
     return rc;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static int decode(struct rig *r, int ctx, int n_draft, double accept, struct lk_err *e)
 {
     double ms[ROUNDS], rows = 0;
@@ -115,7 +110,7 @@ static int decode(struct rig *r, int ctx, int n_draft, double accept, struct lk_
         pos += kept;
     }
     if (rc) return rc;
-    qsort(ms, ROUNDS, sizeof *ms, by_value);
+    lk_sort_doubles(ms, ROUNDS);
     double kv = 16.0 * 2112 * ctx, state = 0.302e9, bytes = (double)lk_model_step_bytes(r->m) + kv + state;
     if (n_draft) bytes += n_draft * ((double)lk_model_mtp_bytes(r->m) + 2112.0 * ctx) + state / 2;
     double m = ms[ROUNDS / 2];

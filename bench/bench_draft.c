@@ -9,6 +9,7 @@
  * --clock cpu counts the processor time of one thread instead, for a machine that others use too; draft auto still learns from the wall. */
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/sort.h"
 #include "model/toy.h"
 #include "runtime/host.h"
 
@@ -81,15 +82,9 @@ static void options_read(struct options *o, int argc, char **argv)
     if (o->deepest > LK_DRAFT_MAX) o->deepest = LK_DRAFT_MAX;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static double median(double *v, int n)
 {
-    qsort(v, (size_t)n, sizeof *v, by_size);
+    lk_sort_doubles(v, (size_t)n);
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 

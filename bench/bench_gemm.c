@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/num.h"
 #include "base/pool.h"
+#include "base/sort.h"
 #include "dev/ops.h"
 
 #include <dlfcn.h>
@@ -19,12 +20,6 @@ typedef void (*sgemm_fn)(int order, int ta, int tb, int m, int n, int k, float a
  * cores lost half its speed (0.57 where 1.1 is true). So both sides start after a pause that lets every spinner fall asleep. */
 enum { SETTLE_NS = 250000000 };
 enum { T = 512, REPEAT = 5, ROW_MAJOR = 101, PLAIN = 111, TRANSPOSED = 112 };
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
 
 static double timed_start(void)
 {
@@ -77,8 +72,8 @@ static void shape_run(struct lk_dev *d, sgemm_fn sgemm, int n, int k)
         double t3 = lk_clock();
         if (i >= 0) ours[i] = t1 - t0, theirs[i] = t3 - t2;
     }
-    qsort(ours, REPEAT, sizeof *ours, compare);
-    qsort(theirs, REPEAT, sizeof *theirs, compare);
+    lk_sort_doubles(ours, REPEAT);
+    lk_sort_doubles(theirs, REPEAT);
     double go = flops / ours[REPEAT / 2] * 1e-9, gt = sgemm ? flops / theirs[REPEAT / 2] * 1e-9 : 0;
     printf("  %d x %d x %d: laoka bf16 %.1f GFLOP/s", T, n, k, go);
     if (sgemm) printf(", OpenBLAS sgemm %.1f GFLOP/s, ratio %.2f", gt, go / gt);

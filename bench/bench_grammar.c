@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/sort.h"
 #include "text/json_schema.h"
 
 #include <stdio.h>
@@ -53,12 +54,6 @@ struct lk_case {
     const char *name, *schema, *text;
 };
 
-static int cmp(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static double cpu_ms(void)
 {
     struct timespec t;
@@ -93,7 +88,7 @@ static int masks(const struct lk_tokenizer *t, struct lk_gram *g, const struct l
 static void say(const char *what, double *ms, int n, double *worst)
 {
     double sum = 0;
-    qsort(ms, (size_t)n, sizeof *ms, cmp);
+    lk_sort_doubles(ms, (size_t)n);
     for (int i = 0; i < n; i++) sum += ms[i];
     printf(" | %s mean %6.3f, median %6.3f, worst %6.3f", what, sum / n, ms[n / 2], ms[n - 1]);
     if (ms[n - 1] > *worst) *worst = ms[n - 1];

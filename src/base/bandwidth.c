@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/sort.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -57,15 +58,9 @@ static void part_copy(void *arg, int part, int worker)
     memcpy(p->b + (size_t)part * p->each, p->a + (size_t)part * p->each, p->each);
 }
 
-static int double_compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 void lk_bandwidth_of(double *s, int n, double bytes, double *best, double *median)
 {
-    qsort(s, (size_t)n, sizeof *s, double_compare);
+    lk_sort_doubles(s, (size_t)n);
     *best = bytes / s[0] * 1e-9;
     *median = bytes / s[n / 2] * 1e-9;
 }

@@ -1,8 +1,9 @@
 /* Judging a cell: see cell.h. */
 #include "bench/cell.h"
 
+#include "base/sort.h"
+
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* A server may round and a network may add; more than this much faster than the clock allows is a lie. */
@@ -117,17 +118,11 @@ void lk_cell_judge(struct lk_cell *c, const struct lk_call *k, const struct lk_p
     if (!lies_judge(c, k)) physics_judge(c, k, p);
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 void lk_spread_make(struct lk_spread *s, double *v, int n)
 {
     *s = (struct lk_spread){.n = n};
     if (!n) return;
-    qsort(v, (size_t)n, sizeof *v, compare);
+    lk_sort_doubles(v, (size_t)n);
     for (int i = 0; i < n; i++) s->mean += v[i] / n;
     s->min = v[0];
     s->max = v[n - 1];

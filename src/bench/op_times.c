@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "base/pool.h"
+#include "base/sort.h"
 #include "cases/cases.h"
 
 #include <stdlib.h>
@@ -48,12 +49,6 @@ static int calls(struct bench *b, struct op_run *r, int n, int graph, struct lk_
     return b->d->sync(b->d, e);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Seconds a call, median. */
 static int time_case(struct bench *b, struct op_run *r, int rows, double *out, struct lk_err *e)
 {
@@ -72,7 +67,7 @@ static int time_case(struct bench *b, struct op_run *r, int rows, double *out, s
         t[i] = (now(b) - t0) / count;
     }
     b->d->graph_reset(b->d);
-    qsort(t, TIMES, sizeof *t, by_value);
+    lk_sort_doubles(t, TIMES);
     *out = t[TIMES / 2];
     return rc;
 }

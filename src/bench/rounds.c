@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"
+#include "base/sort.h"
 #include "bench/words.h"
 #include "dev/prof.h"
 #include "model/forecast.h"
@@ -222,12 +223,6 @@ static int kept_at(int i, int n, double accept)
     return 1 + (int)(floor((i + 1) * each + 1e-9) - floor(i * each + 1e-9));
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* ---- cells ---- */
 
 static double round_bytes(const struct rig *r, double ctx, int n)
@@ -249,7 +244,7 @@ static int decode(struct rig *r, struct lk_cell *c, int n, double accept, double
         ms[i] = (now(r) - t) * 1e3;
         rows += kept;
     }
-    qsort(ms, (size_t)count, sizeof *ms, by_value);
+    lk_sort_doubles(ms, (size_t)count);
     c->ms_round = ms[count / 2];
     lk_free(ms);
     c->tokens_round = (double)rows / count;

@@ -4,12 +4,12 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/sort.h"
 #include "cuda/cublas.h"
 #include "cuda/cuda_dev.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define READ_BYTES ((size_t)1 << 30)
@@ -27,15 +27,9 @@ struct rig {
     size_t bytes;
 };
 
-static int compare(const void *p, const void *q)
-{
-    double a = *(const double *)p, b = *(const double *)q;
-    return a < b ? -1 : a > b;
-}
-
 static double median(double *t, int n)
 {
-    qsort(t, (size_t)n, sizeof *t, compare);
+    lk_sort_doubles(t, (size_t)n);
     return t[n / 2];
 }
 

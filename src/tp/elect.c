@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/sort.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -142,12 +143,6 @@ static int prove(struct lk_comm *c, struct bench *b, size_t n, struct verdict *v
     return rc ? rc : after(c, v, e);
 }
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* `reps` sums of n floats, in a graph or one by one; seconds on this rank from a common start. */
 static int run_timed(struct lk_comm *c, struct bench *b, size_t n, int reps, uint64_t key, double *s, struct verdict *v, struct lk_err *e)
 {
@@ -208,7 +203,7 @@ static int time_way(struct lk_comm *c, struct bench *b, int way, size_t n, int g
         if (i >= 0) t[i] = s * 1e6 / reps;
     }
     if (rc || !v->ok) return rc;
-    qsort(t, REPEATS, sizeof *t, by_size);
+    lk_sort_doubles(t, REPEATS);
     *us = t[REPEATS / 2];
     return 0;
 }

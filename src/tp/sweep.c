@@ -2,16 +2,11 @@
 #include "tp/sweep.h"
 
 #include "base/log.h"
+#include "base/sort.h"
 
 #include <stdlib.h>
 
 #define SKEWS 41
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
 
 static double spread(const double *t, int n, int stride)
 {
@@ -45,8 +40,8 @@ static int skew(struct lk_sweep *s, struct lk_comm *c, struct lk_dev *d, struct 
     if (y) d->free(d, y);
     if (part) d->free(d, part);
     if (rc) return rc;
-    qsort(start, SKEWS, sizeof *start, by_size);
-    qsort(end, SKEWS, sizeof *end, by_size);
+    lk_sort_doubles(start, SKEWS);
+    lk_sort_doubles(end, SKEWS);
     s->start_skew = start[SKEWS / 2], s->start_worst = start[SKEWS - 1];
     s->end_skew = end[SKEWS / 2], s->end_worst = end[SKEWS - 1];
     return 0;
