@@ -200,6 +200,13 @@ static void gdn_strip(float *dst, int ld_dst, const float *src, int ld_src)
     for (int i = 0; i < GD; i++) memcpy(dst + i * ld_dst, src + i * ld_src, GDN_STRIP * sizeof *dst);
 }
 
+/* Reads a head's lines in the order of memory, so that strips, which take them 512 bytes apart, find them in the L2: a row of a state that
+ * lies in memory takes 0.7 of the time. */
+static void gdn_touch(const float *S)
+{
+    for (int i = 0; i < GD * GD; i += 16) (void)*(const volatile float *)(S + i);
+}
+
 /* In place the lines of a strip lie 512 bytes apart: 16 of 64 sets of an L1, half of what it needs. Several rows therefore work on a
  * copy without gaps. */
 static void gdn_recurrent(struct gdn_rows *x, float *S, float *strip)
@@ -236,6 +243,7 @@ static void gdn_head(void *arg, int part, int worker)
     struct gdn_scratch *s = (void *)((char *)r->c->worker.p + (size_t)worker * r->c->worker_bytes);
     float *S = a->state + ((size_t)l->slot * (size_t)a->hv + (size_t)h) * GD * GD;
     if (a->mode == LK_GDN_RECORD) S = memcpy(s->state, S, sizeof s->state);
+    else gdn_touch(S);
     for (int at = 0; at < l->rows; at += GDN_C) {
         int n = l->rows - at < GDN_C ? l->rows - at : GDN_C;
         gdn_rows_load(r, h, l->row0 + at, n, &s->x);
