@@ -92,23 +92,27 @@ static void fill_fp8(struct op_run *r, struct lk_weight *w, float s, int64_t gro
 
 static void fill_nvfp4(struct op_run *r, struct lk_weight *w, float s)
 {
-    uint8_t *sc = random_bytes(r, (size_t)(w->n * (w->k / 16)));
-    fill_e4m3(r, sc, (size_t)(w->n * (w->k / 16)), 1);
+    int64_t tile = w->fmt == LK_FMT_NVFP4_T ? 128 : 1; /* rows whose scales lie together */
+    size_t n_s = (size_t)((w->n + tile - 1) / tile * tile * (w->k / 16));
+    uint8_t *sc = random_bytes(r, n_s);
+    fill_e4m3(r, sc, n_s, 1);
     w->data = random_bytes(r, (size_t)(w->n * w->k / 2));
     w->scale = sc;
     w->scale_dtype = LK_DT_F8E4M3;
-    w->global_div = (uint8_t)(w->n & 1); /* both conventions */
+    w->global_div = (uint8_t)(w->n & 1 || tile > 1); /* both conventions */
     w->global = w->global_div ? 6 / s : s / 6;
 }
 
 static void fill_int(struct op_run *r, struct lk_weight *w, float s, int64_t group)
 {
     int wide = w->fmt == LK_FMT_I8 || w->fmt == LK_FMT_CT8 || w->fmt == LK_FMT_GPTQ8;
+    int planes = w->fmt >= LK_FMT_N_Q4 && w->fmt <= LK_FMT_N_Q6;
     w->group = group > 0 ? group : w->k;
-    w->scale_dtype = w->fmt == LK_FMT_GPTQ4 || w->fmt == LK_FMT_AWQ4 ? LK_DT_F16 : LK_DT_BF16;
+    w->scale_dtype = planes || w->fmt == LK_FMT_GPTQ4 || w->fmt == LK_FMT_AWQ4 ? LK_DT_F16 : LK_DT_BF16;
     w->data = random_bytes(r, lk_weight_data_bytes(w));
     w->scale = fill_scales(r, w->scale_dtype, (size_t)(w->n * ((w->k + w->group - 1) / w->group)),
-                           s / (wide ? 80 : 5));
+                           s / (wide ? 80 : w->fmt == LK_FMT_N_Q6 ? 20 : w->fmt == LK_FMT_N_Q5 ? 10 : 5));
+    if (planes && w->fmt != LK_FMT_N_Q4) w->zero = random_bytes(r, lk_weight_zero_bytes(w));
     if (w->fmt >= LK_FMT_GPTQ4 && w->fmt <= LK_FMT_AWQ4)
         w->zero =
             random_bytes(r, (size_t)((w->k + w->group - 1) / w->group * ((w->n + 3) / 4)) * 4);
@@ -137,7 +141,7 @@ void ot_weight(struct op_run *r, struct lk_weight *w, enum lk_fmt f, int64_t n, 
         fill_plain(r, w, s);
     else if (f == LK_FMT_FP8)
         fill_fp8(r, w, s, group);
-    else if (f == LK_FMT_NVFP4)
+    else if (f == LK_FMT_NVFP4 || f == LK_FMT_NVFP4_T)
         fill_nvfp4(r, w, s);
     else if (lk_fmt_info(f)->block)
         fill_gguf(r, w, s);

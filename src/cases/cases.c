@@ -164,12 +164,22 @@ void *ot_up_act(struct op_run *r, const float *src, size_t n)
     return ot_up(r, h, n * 2);
 }
 
+/* As a model would load them: .ninfer layouts that the device does not read are repacked. */
 struct lk_mat *ot_mat(struct op_run *r, enum lk_mat_kind k, const struct lk_weight *w, int n)
 {
     struct lk_err e = {0};
     struct lk_mat *m = NULL;
+    struct lk_weight ready[2];
     if (r->failed) return NULL;
-    if (r->n_mats == 4 || r->d->mat_load(r->d, k, w, n, &m, &e)) return run_fail(r, e.text);
+    if (n > 2 || r->n_mats == 4 || r->n_host + n > 64) return run_fail(r, "too many matrices");
+    for (int i = 0; i < n; i++) {
+        void *own = NULL;
+        ready[i] = w[i];
+        if (w[i].fmt < LK_FMT_KERNELS || (r->d->in_place && r->d->in_place(r->d, w + i))) continue;
+        if (lk_repack(w + i, ready + i, &own, NULL, &e)) return run_fail(r, e.text);
+        r->host_mem[r->n_host++] = own;
+    }
+    if (r->d->mat_load(r->d, k, ready, n, &m, &e)) return run_fail(r, e.text);
     return r->mats[r->n_mats++] = m;
 }
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* p: 0 format, 1 n, 2 k, 3 group, 4 T, 5 add, 6 n of a second part, 7 its format, 8 extra row
- * stride */
+ * stride, 9 not 0: the parts are one weight, this many rows of the first and of the second in turns */
 struct lin {
     struct lk_mat *m;
     void *x, *out;
@@ -27,7 +27,13 @@ static void lin_setup(struct op_run *r)
     if (!l) return;
     ot_weight(r, w, (enum lk_fmt)p[0], p[1], p[2], p[3]);
     if (p[6]) ot_weight(r, w + 1, (enum lk_fmt)p[7], p[6], p[2], p[3]);
-    l->m = ot_mat(r, LK_MAT_STACK, w, p[6] ? 2 : 1);
+    if (p[9]) {
+        struct lk_rows *two = ot_host(r, sizeof *two);
+        if (!two) return;
+        *two = (struct lk_rows){{w[0], w[1]}, {p[9], (int64_t)p[9] * p[6] / p[1]}};
+        w[0] = (struct lk_weight){.fmt = LK_FMT_ROWS, .n = p[1] + p[6], .k = p[2], .data = two, .global = 1};
+    }
+    l->m = ot_mat(r, LK_MAT_STACK, w, p[6] && !p[9] ? 2 : 1);
     l->ldy = p[1] + p[6] + p[8];
     l->x = ot_up_act(r, ot_rand(r, (size_t)p[4] * (size_t)p[2], 1), (size_t)p[4] * (size_t)p[2]);
     size_t n = (size_t)p[4] * (size_t)l->ldy;
@@ -165,6 +171,9 @@ static int fmt_group(enum lk_fmt f, int k)
         return k % 128 ? k : 128;
     case LK_FMT_Q4:
     case LK_FMT_I8:
+    case LK_FMT_N_Q4:
+    case LK_FMT_N_Q5:
+    case LK_FMT_N_Q6:
         return 64;
     case LK_FMT_CT4:
     case LK_FMT_CT8:
@@ -307,7 +316,7 @@ static void cases_draft_in(struct op_table *t)
 static void cases_every_format(struct op_table *t)
 {
     static const int T[] = {1, 3, 16, 17, 50};
-    for (int f = LK_FMT_F32; f < LK_FMT_KERNELS; f++) {
+    for (int f = LK_FMT_F32; f < LK_FMT_ROWS; f++) {
         enum lk_fmt fmt = (enum lk_fmt)f;
         if (!lk_fmt_info(fmt)->bits) continue;
         for (size_t i = 0; i < sizeof T / sizeof *T; i++)
@@ -371,6 +380,23 @@ static void cases_stack(struct op_table *t)
     }
 }
 
+/* Two weights as one, rows in turns: of one format, of two whose kernels read x alike, of two that must be laid out anew, and runs that
+ * end inside a kernel's block of rows. */
+static void cases_turns(struct op_table *t)
+{
+    static const int p[][4] = {{LK_FMT_N_Q4, LK_FMT_N_Q4, 32, 96},      {LK_FMT_N_Q4, LK_FMT_N_Q5, 16, 64},  {LK_FMT_NVFP4_T, LK_FMT_NVFP4_T, 64, 128},
+                               {LK_FMT_BF16, LK_FMT_BF16, 48, 96},      {LK_FMT_FP8, LK_FMT_FP8, 16, 32},    {LK_FMT_I8, LK_FMT_I8, 256, 256},
+                               {LK_FMT_N_Q6, LK_FMT_NVFP4_T, 64, 128},  {LK_FMT_N_Q6, LK_FMT_N_Q6, 8, 40}};
+    static const int T[] = {1, 5, 21};
+    for (size_t i = 0; i < sizeof p / sizeof *p; i++)
+        for (int j = 0; j < 3; j++) {
+            enum lk_fmt a = (enum lk_fmt)p[i][0], b = (enum lk_fmt)p[i][1];
+            struct op_case *c = ot_add(t, &linear, OP_CHECK, 2e-5, why_f32, "linear turns %s+%s run%d T%d", lk_fmt_info(a)->name, lk_fmt_info(b)->name, p[i][2], T[j]);
+            int v[12] = {(int)a, p[i][3], 512, fmt_group(a, 512), T[j], j == 1, p[i][3] * (1 + j % 2), (int)b, 0, p[i][2]};
+            if (c) memcpy(c->p, v, sizeof v);
+        }
+}
+
 /* n, k of the linears that weigh: mixer in and out, mlp gate (of two) and down. */
 static const struct {
     const char *name;
@@ -392,7 +418,8 @@ static void cases_real(struct op_table *t)
 {
     static const enum lk_fmt hot[] = {
         LK_FMT_BF16,    LK_FMT_FP8,     LK_FMT_NVFP4,   LK_FMT_I8,      LK_FMT_Q4,  LK_FMT_GG_Q8_0,
-        LK_FMT_GG_Q4_K, LK_FMT_GG_Q5_K, LK_FMT_GG_Q6_K, LK_FMT_GG_Q4_0, LK_FMT_F16, LK_FMT_F32};
+        LK_FMT_GG_Q4_K, LK_FMT_GG_Q5_K, LK_FMT_GG_Q6_K, LK_FMT_GG_Q4_0, LK_FMT_F16, LK_FMT_F32,
+        LK_FMT_N_Q4, LK_FMT_N_Q5, LK_FMT_N_Q6};
     static const int T[] = {1, 2, 4, 8, 16, 64, 512};
     for (size_t f = 0; f < sizeof hot / sizeof *hot; f++)
         for (size_t i = 0; i < 7; i++) {
@@ -412,6 +439,7 @@ void cases_linear(struct op_table *t)
     cases_every_format(t);
     cases_odd(t);
     cases_stack(t);
+    cases_turns(t);
     cases_real(t);
     cases_between(t);
     cases_draft_in(t);
@@ -450,7 +478,7 @@ static int invariant_mat(struct lk_dev *d, const struct op_case *c)
 int invariant_linear(struct lk_dev *d)
 {
     struct op_table t = {0};
-    for (int f = LK_FMT_F32; f < LK_FMT_KERNELS; f++) {
+    for (int f = LK_FMT_F32; f < LK_FMT_ROWS; f++) {
         if (!lk_fmt_info((enum lk_fmt)f)->bits) continue;
         lin_add(&t, &linear, OP_CHECK, "invariant", (enum lk_fmt)f, 72, 512,
                 fmt_group((enum lk_fmt)f, 512), 16);

@@ -47,12 +47,27 @@ struct cpu_part {
     const float *table; /* NVFP4: f32 of each scale code, four times each; inside `owned` */
     int kern;           /* index of the instruction set's decoder for this format */
     void *owned;
+    const struct cpu_part *turn; /* LK_FMT_ROWS: its two weights; NULL elsewhere */
 };
 
 struct lk_mat {
     struct lk_mat_head head; /* first: lk_mat_head() reads it */
-    struct cpu_part *parts;
+    struct cpu_part *parts;  /* head.n_parts, and behind them two for the turns of each */
 };
+
+/* Rows that kernels take at once from one weight: a run of LK_FMT_ROWS holds whole ones. */
+#define CPU_ROWS 16
+
+/* The weight that holds row *row of p, and the row in it. */
+static inline const struct cpu_part *cpu_turn(const struct cpu_part *p, int64_t *row)
+{
+    if (!p->turn) return p;
+    const struct lk_rows *r = p->w.data;
+    int64_t period = r->run[0] + r->run[1], i = *row / period, o = *row % period;
+    int second = o >= r->run[0];
+    *row = i * r->run[second] + (second ? o - r->run[0] : o);
+    return p->turn + second;
+}
 
 static inline struct cpu_dev *cpu_of(struct lk_dev *d)
 {

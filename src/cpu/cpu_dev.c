@@ -236,6 +236,7 @@ int lk_cpu_open(struct lk_dev **out, int threads, const char *isa, struct lk_err
         .fill = cpu_fill,
         .sync = cpu_sync,
         .mat_load = cpu_mat_load,
+        .in_place = cpu_in_place,
         .mat_free = cpu_mat_free,
         .graph_begin = cpu_graph_begin,
         .graph_end = cpu_graph_none,

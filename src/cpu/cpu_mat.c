@@ -8,12 +8,27 @@
 
 #include <limits.h>
 
-static int mat_check(enum lk_mat_kind kind, const struct lk_weight *p, int n, struct lk_err *e)
+/* Turns are read in place when rows of both lie in the order of one x, and no block of rows meets both. */
+static int turns_in_place(const struct cpu_dev *c, const struct lk_rows *r)
+{
+    for (int i = 0; i < 2; i++)
+        if (r->part[i].fmt == LK_FMT_ROWS || r->run[i] % CPU_ROWS || !cpu_in_place(&c->base, &r->part[i])) return 0;
+    return c->kern->order(c->kern->pick(&r->part[0])) == c->kern->order(c->kern->pick(&r->part[1]));
+}
+
+int cpu_in_place(const struct lk_dev *d, const struct lk_weight *w)
+{
+    const struct cpu_dev *c = (const struct cpu_dev *)d;
+    if (w->fmt < LK_FMT_KERNELS || !c->kern) return 1;
+    return w->fmt == LK_FMT_ROWS ? turns_in_place(c, w->data) : c->kern->pick(w) != 0;
+}
+
+static int mat_check(const struct lk_dev *d, enum lk_mat_kind kind, const struct lk_weight *p, int n, struct lk_err *e)
 {
     if (n < 1 || (kind == LK_MAT_GATE_UP && n != 2) || (kind == LK_MAT_EMBED && n != 1))
         return lk_fail(e, LK_EINPUT, "cpu: a linear of kind %d cannot have %d parts", (int)kind, n);
     for (int i = 0; i < n; i++) {
-        if (p[i].fmt <= LK_FMT_NONE || p[i].fmt >= LK_FMT_KERNELS || !p[i].data)
+        if (p[i].fmt <= LK_FMT_NONE || p[i].fmt >= LK_FMT_COUNT || !p[i].data || !cpu_in_place(d, &p[i]))
             return lk_fail(e, LK_EINPUT, "cpu: part %d of a linear has no format or no data", i);
         if (p[i].n < 1 || p[i].k < 1 || p[i].n > INT_MAX / 2 || p[i].k > INT_MAX / 2)
             return lk_fail(e, LK_EINPUT, "cpu: part %d of a linear is %lld x %lld", i,
@@ -53,16 +68,27 @@ static int part_load(struct cpu_dev *c, struct cpu_part *p, const struct lk_weig
     return w->fmt == LK_FMT_NVFP4 ? part_table(p, e) : 0;
 }
 
+/* two: where the weights of a part in turns go. x is laid out for both at once, so the part's own kernel is the first one's. */
+static int part_or_turns(struct cpu_dev *c, struct cpu_part *p, struct cpu_part *two, const struct lk_weight *w, struct lk_err *e)
+{
+    const struct lk_rows *r = w->fmt == LK_FMT_ROWS && c->kern ? w->data : NULL;
+    if (!r) return part_load(c, p, w, e);
+    int rc = part_load(c, two, &r->part[0], e);
+    if (!rc) rc = part_load(c, two + 1, &r->part[1], e);
+    p->w = *w, p->turn = two, p->kern = two->kern;
+    return rc;
+}
+
 int cpu_mat_load(struct lk_dev *d, enum lk_mat_kind kind, const struct lk_weight *parts,
                  int n_parts, struct lk_mat **out, struct lk_err *e)
 {
     struct cpu_dev *c = cpu_of(d);
     *out = NULL;
-    int rc = mat_check(kind, parts, n_parts, e);
+    int rc = mat_check(d, kind, parts, n_parts, e);
     if (!rc) rc = cpu_reserve_k(c, parts[0].k, e);
     if (rc) return rc;
     struct lk_mat *m = lk_calloc(1, sizeof *m);
-    if (m) m->parts = lk_calloc((size_t)n_parts, sizeof *m->parts);
+    if (m) m->parts = lk_calloc(3 * (size_t)n_parts, sizeof *m->parts);
     if (!m || !m->parts) {
         cpu_mat_free(d, m);
         return lk_fail(e, LK_ENOMEM, "cpu: no memory for a linear");
@@ -72,7 +98,7 @@ int cpu_mat_load(struct lk_dev *d, enum lk_mat_kind kind, const struct lk_weight
     int rough = kind == LK_MAT_ROUGH;
     for (int i = 0; i < n_parts && !rc; i++) {
         rc = rough ? cpu_rough_make(c, m->parts + i, parts + i, e)
-                   : part_load(c, m->parts + i, parts + i, e);
+                   : part_or_turns(c, m->parts + i, m->parts + n_parts + 2 * i, parts + i, e);
         m->head.n += parts[i].n;
         if (!rc) m->head.bytes += lk_weight_bytes(&m->parts[i].w);
     }
@@ -84,7 +110,7 @@ int cpu_mat_load(struct lk_dev *d, enum lk_mat_kind kind, const struct lk_weight
      * decode, kernel 0 */
     if (c->kern && kind == LK_MAT_GATE_UP &&
         c->kern->order(m->parts[0].kern) != c->kern->order(m->parts[1].kern))
-        m->parts[0].kern = m->parts[1].kern = 0;
+        for (int i = 0; i < 3 * n_parts; i++) m->parts[i].kern = 0;
     *out = m;
     return 0;
 }
@@ -92,7 +118,7 @@ int cpu_mat_load(struct lk_dev *d, enum lk_mat_kind kind, const struct lk_weight
 void cpu_mat_free(struct lk_dev *d, struct lk_mat *m)
 {
     if (!m) return;
-    for (int i = 0; m->parts && i < m->head.n_parts; i++) lk_free(m->parts[i].owned);
+    for (int i = 0; m->parts && i < 3 * m->head.n_parts; i++) lk_free(m->parts[i].owned);
     lk_free(m->parts);
     lk_free(m);
 }

@@ -11,6 +11,8 @@ enum { ROUGH_G = 64, ROUGH_MAX_K = 32768 }; /* columns a scale of a rough mat; m
 /* cpu_rough.c: p becomes a 4-bit copy of w, owned by p. */
 int cpu_rough_make(struct cpu_dev *c, struct cpu_part *p, const struct lk_weight *w,
                    struct lk_err *e);
+/* lk_dev's in_place: is there a decoder for this .ninfer layout? */
+int cpu_in_place(const struct lk_dev *d, const struct lk_weight *w);
 void cpu_mat_free(struct lk_dev *d, struct lk_mat *m);
 /* Work memory for weights of k columns (cpu_dev.c). */
 int cpu_reserve_k(struct cpu_dev *c, int64_t k, struct lk_err *e);

@@ -17,12 +17,13 @@
  * columns each. PAIRS: 32 bytes, even columns low. */
 enum perm { PERM_NATURAL, PERM_QUADS, PERM_SPLIT32, PERM_PAIRS };
 
-enum lut { LUT_E2M1, LUT_Q4, LUT_IQ4, LUT_COUNT };
+enum lut { LUT_E2M1, LUT_Q4, LUT_N4, LUT_IQ4, LUT_COUNT };
 
 /* Values of 4-bit codes as bytes; e2m1 doubled. */
 static const int8_t lut_bytes[LUT_COUNT][16] __attribute__((aligned(16), unused)) = {
     [LUT_E2M1] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12},
     [LUT_Q4] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7},
+    [LUT_N4] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1},
     [LUT_IQ4] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113},
 };
 

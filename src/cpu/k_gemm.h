@@ -116,7 +116,9 @@ static void gemm_panel(const struct cpu_part *p, int64_t row, int rows, int64_t 
 {
     for (int r = 0; r < rows; r += GR) {
         int n = rows - r < GR ? rows - r : GR;
-        fmts[p->kern].panel(p, row + r, n, k0 / KB, len / KB, s->rows);
+        int64_t at = row + r;
+        const struct cpu_part *one = cpu_turn(p, &at);
+        fmts[one->kern].panel(one, at, n, k0 / KB, len / KB, s->rows);
         if (n < GR) memset(s->rows + n * WK, 0, (size_t)((GR - n) * WK) * sizeof *s->rows);
         for (int k = 0; k < len; k += 8)
             for (int h = 0; h < GR; h += 8) {

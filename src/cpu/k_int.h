@@ -15,7 +15,7 @@
 #include "cpu/k_decode.h"
 
 enum {
-    SN = 16,          /* weight rows of a small part: 16 x 17408 bf16 is 557 KB, read once */
+    SN = CPU_ROWS,    /* weight rows of a small part: 16 x 17408 bf16 is 557 KB, read once */
     INT_AHEAD = 2048, /* bytes to fetch ahead: see AHEAD in k_rows.h */
     XQ = 256,         /* columns a block */
     XQ_TOP = 8355000, /* below 0x7f7f7f, the largest number of three signed digits */

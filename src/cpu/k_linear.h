@@ -9,15 +9,21 @@
 
 /* ---- small ---- */
 
+static void small_one(const struct lin_job *j, const struct cpu_part *p, int64_t row, int rows, float *sum)
+{
+    p = cpu_turn(p, &row);
+    fmts[p->kern].small(p, row, rows, j->x, j->ldx, j->T, sum);
+}
+
 static void small_part(void *arg, int part, int worker)
 {
     const struct lin_job *j = arg;
     int64_t row = (int64_t)part * SN;
     int rows = j->p->w.n - row < SN ? (int)(j->p->w.n - row) : SN;
     float s[2][CPU_SMALL_ROWS * SN];
-    fmts[j->p->kern].small(j->p, row, rows, j->x, j->ldx, j->T, s[0]);
+    small_one(j, j->p, row, rows, s[0]);
     if (j->gate) {
-        fmts[j->p[1].kern].small(j->p + 1, row, rows, j->x, j->ldx, j->T, s[1]);
+        small_one(j, j->p + 1, row, rows, s[1]);
         for (int i = rows; i < SN; i++) /* whole vectors below; these lanes are not stored */
             for (int t = 0; t < j->T; t++) s[0][t * SN + i] = s[1][t * SN + i] = 0;
     }

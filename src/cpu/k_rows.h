@@ -8,6 +8,7 @@
 #define LK_CPU_K_ROWS_H
 
 #include "cpu/k_int.h"
+#include "cpu/k_ninfer.h"
 #include "cpu/kern.h"
 
 enum {
@@ -256,6 +257,9 @@ FORMAT(ct8, .ns = 2, .ahead = 1)
 FORMAT(q8_0, .ns = 2, .ahead = 1)
 #if defined(__AVX2__)
 FORMAT(nvfp4, .perm = PERM_PAIRS, .ns = 2, .cls = CLS_ALT, .xexp = CODE_XEXP - 1, .ahead = 1)
+FORMAT(n4, .perm = PERM_PAIRS, .ns = 1, .xexp = CODE_XEXP, .ahead = 1)
+FORMAT(n5, .perm = PERM_PAIRS, .ns = 1, .xexp = CODE_XEXP, .ahead = 1)
+FORMAT(n6, .perm = PERM_PAIRS, .ns = 1, .xexp = CODE_XEXP, .ahead = 1)
 FORMAT(q4, .perm = PERM_PAIRS, .ns = RUN_NS, .cls = CLS_ALT, .xexp = CODE_XEXP, .ahead = 1)
 FORMAT(q4_0, .perm = PERM_SPLIT32, .ns = RUN_NS, .cls = CLS_ALT, .xexp = CODE_XEXP, .ahead = 1)
 FORMAT(iq4_nl, .perm = PERM_SPLIT32, .ns = RUN_NS, .cls = CLS_ALT, .xexp = CODE_XEXP)
@@ -281,6 +285,9 @@ enum fmt_id {
     ID_CT8,
     ID_Q8_0,
     ID_NVFP4,
+    ID_N4,
+    ID_N5,
+    ID_N6,
     ID_Q4,
     ID_Q4_0,
     ID_IQ4_NL,
@@ -311,6 +318,9 @@ static const struct fmt_kern {
     [ID_Q8_0] = {small_q8_0, panel_q8_0, &shape_q8_0},
 #if defined(__AVX2__)
     [ID_NVFP4] = {small_nvfp4, panel_nvfp4, &shape_nvfp4},
+    [ID_N4] = {small_n4, panel_n4, &shape_n4},
+    [ID_N5] = {small_n5, panel_n5, &shape_n5},
+    [ID_N6] = {small_n6, panel_n6, &shape_n6},
     [ID_Q4] = {small_q4, panel_q4, &shape_q4},
     [ID_Q4_0] = {small_q4_0, panel_q4_0, &shape_q4_0},
     [ID_IQ4_NL] = {small_iq4_nl, panel_iq4_nl, &shape_iq4_nl},
@@ -379,6 +389,12 @@ static int lin_pick(const struct lk_weight *w)
         return ID_Q5_1;
     case LK_FMT_NVFP4:
         return ID_NVFP4;
+    case LK_FMT_N_Q4:
+        return w->k % KB ? ID_ANY : ID_N4;
+    case LK_FMT_N_Q5:
+        return w->k % KB ? ID_ANY : ID_N5;
+    case LK_FMT_N_Q6:
+        return w->k % KB ? ID_ANY : ID_N6;
     case LK_FMT_GG_Q4_0:
         return ID_Q4_0;
     case LK_FMT_GG_IQ4_NL:

@@ -71,6 +71,9 @@ struct lk_dev {
     int (*mat_load)(struct lk_dev *d, enum lk_mat_kind kind, const struct lk_weight *parts, int n_parts,
                     struct lk_mat **out, struct lk_err *e);
     void (*mat_free)(struct lk_dev *d, struct lk_mat *m);
+    /* Does mat_load take this weight as it lies, though its format is one behind LK_FMT_KERNELS? NULL: none of them; such a weight goes
+     * through lk_repack first. */
+    int (*in_place)(const struct lk_dev *d, const struct lk_weight *w);
 
     /* Graph capture. graph_begin(key) returns 1 when a graph with this key was replayed (the caller skips issuing
      * ops), 0 when ops must be issued (they are being captured if the backend captures; ended by graph_end). The key

@@ -73,8 +73,9 @@ enum lk_fmt {
     LK_FMT_GG_IQ2_XS,
     LK_FMT_GG_IQ2_XXS,
     LK_FMT_GG_MXFP4,
-    LK_FMT_KERNELS, /* every format below this one has kernels */
-    /* .ninfer storage layouts. No kernel reads them: lk_repack turns them into the nearest format above without loss. */
+    LK_FMT_KERNELS, /* every format below this one has kernels on every device */
+    /* .ninfer storage layouts. A device says which of them it reads in place (lk_dev's in_place); lk_repack turns the rest into the nearest
+     * format above without loss. */
     LK_FMT_N_Q4 = LK_FMT_KERNELS, /* data [n,k/2], low nibble = even column, two's complement; scale f16 [n,k/64] */
     LK_FMT_N_Q5,     /* the same, and zero: bit 4 of the codes [n,k/8], low bit first */
     LK_FMT_N_Q6,     /* the same, and zero: bits 4, 5 of the codes [n,k/4] */
@@ -130,7 +131,7 @@ int lk_weight_affine(const struct lk_weight *w, struct lk_affine *a);
 /* Scale and min of the run that holds column k. */
 void lk_weight_run(const struct lk_weight *w, int64_t row, int64_t k, float *scale, float *min);
 
-/* The same values in a format that kernels read, for LK_FMT_N_Q4 .. LK_FMT_ROWS; every other weight is returned as it is. Never rounds. *own
+/* The same values in a format that every device reads, for LK_FMT_N_Q4 .. LK_FMT_ROWS; every other weight is returned as it is. Never rounds. *own
  * receives a block to lk_free when the result is no longer used, or NULL; scales and codes that can stay are used in place. */
 int lk_repack(const struct lk_weight *w, struct lk_weight *out, void **own, struct lk_pool *pool, struct lk_err *e);
 /* What lk_repack will make of it: the format, the whole weight without its bytes (data, scale and zero are still w's), and the size of its block. */

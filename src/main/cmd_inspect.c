@@ -3,6 +3,7 @@
 #include "main/inspect.h"
 
 #include "base/mem.h"
+#include "dev/dev.h"
 #include "main/commands.h"
 #include "text/tokenizer.h"
 
@@ -12,17 +13,18 @@ static const int ctx_default[] = {8192, 131072, 262144};
 static const int ranks_default[] = {1, 2, 4};
 
 /* A tensor that the file keeps as two weights counts as both. */
-static void fmt_count(struct inspect *x, const struct lk_weight *w)
+static void fmt_count(struct inspect *x, const struct lk_dev *cpu, const struct lk_weight *w)
 {
     const struct lk_rows *r = w->fmt == LK_FMT_ROWS ? w->data : NULL;
     if (r) {
-        fmt_count(x, &r->part[0]);
-        fmt_count(x, &r->part[1]);
+        fmt_count(x, cpu, &r->part[0]);
+        fmt_count(x, cpu, &r->part[1]);
         return;
     }
     x->fmt[w->fmt].count++;
     x->fmt[w->fmt].bytes += (double)lk_weight_bytes(w);
     x->fmt[w->fmt].runs_as = lk_repack_fmt(w);
+    x->fmt[w->fmt].in_place = cpu->in_place(cpu, w);
 }
 
 /* One column of the tables: all contexts on n devices, in the process of `rank`. */
@@ -40,7 +42,7 @@ static void column_add(struct inspect *x, const struct lk_artifact *a, const str
     }
 }
 
-static void part_add(struct inspect *x, const struct lk_artifact *a)
+static void part_add(struct inspect *x, const struct lk_dev *cpu, const struct lk_artifact *a)
 {
     struct lk_forecast f;
     lk_forecast_make(&f, a, x->kv);
@@ -50,7 +52,7 @@ static void part_add(struct inspect *x, const struct lk_artifact *a)
     x->step += f.step;
     x->draft += f.mtp;
     if (f.step > x->step_most) x->step_most = f.step;
-    for (size_t i = 0; i < lk_artifact_count(a); i++) fmt_count(x, &lk_artifact_at(a, i)->w);
+    for (size_t i = 0; i < lk_artifact_count(a); i++) fmt_count(x, cpu, &lk_artifact_at(a, i)->w);
 }
 
 static void text_read(struct inspect *x, struct lk_tokenizer **t)
@@ -64,13 +66,13 @@ static void text_read(struct inspect *x, struct lk_tokenizer **t)
 }
 
 /* The files of the other ranks, one open at a time. */
-static int ranks_read(struct inspect *x, const struct lk_opts_engine *o, const char *path, double bare, struct lk_err *e)
+static int ranks_read(struct inspect *x, const struct lk_dev *cpu, const struct lk_opts_engine *o, const char *path, double bare, struct lk_err *e)
 {
     for (int r = 1; r < x->ranks; r++) {
         struct lk_artifact *a;
         int rc = lk_artifact_open_rank(&a, path, r, x->ranks, e);
         if (rc) return rc;
-        part_add(x, a);
+        part_add(x, cpu, a);
         column_add(x, a, o, r, x->ranks, bare);
         lk_artifact_close(a);
     }
@@ -80,8 +82,8 @@ static int ranks_read(struct inspect *x, const struct lk_opts_engine *o, const c
 static int collect(struct inspect *x, const struct lk_opts_engine *o, const char *path, struct lk_err *e)
 {
     struct lk_tokenizer *t = NULL;
+    struct lk_dev *cpu;
     double bare = (double)lk_mem_resident();
-    int rc = 0;
     x->kv = o->kv == LK_OPT_KV_BF16 ? LK_KV_BF16 : o->kv == LK_OPT_KV_F32 ? LK_KV_F32 : LK_KV_I8;
     x->vocab = -1;
     x->ranks = lk_artifact_ranks(x->a);
@@ -91,13 +93,15 @@ static int collect(struct inspect *x, const struct lk_opts_engine *o, const char
     if (o->ctx > 0) x->ctx[0] = o->ctx;
     text_read(x, &t);
     x->process = (double)lk_mem_resident(); /* now, before anything that a run does not have */
-    part_add(x, x->a);
-    if (x->ranks) {
+    int rc = lk_cpu_open(&cpu, 1, o->dev.isa, e);
+    if (!rc) part_add(x, cpu, x->a);
+    if (!rc && x->ranks) {
         column_add(x, x->a, o, 0, x->ranks, x->process);
-        rc = ranks_read(x, o, path, bare, e);
+        rc = ranks_read(x, cpu, o, path, bare, e);
     }
-    for (size_t i = 0; !x->ranks && i < sizeof ranks_default / sizeof *ranks_default; i++)
+    for (size_t i = 0; !rc && !x->ranks && i < sizeof ranks_default / sizeof *ranks_default; i++)
         column_add(x, x->a, o, 0, ranks_default[i], x->process);
+    if (cpu) cpu->close(cpu);
     lk_tokenizer_close(t);
     return rc;
 }

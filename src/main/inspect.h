@@ -33,7 +33,7 @@ struct inspect {
     struct lk_err tokenizer_err;
     int has_template;
     enum lk_dialect dialect;
-    struct { size_t count; double bytes; enum lk_fmt runs_as; } fmt[LK_FMT_COUNT]; /* runs_as: after lk_repack */
+    struct { size_t count; double bytes; enum lk_fmt runs_as; int in_place; } fmt[LK_FMT_COUNT]; /* runs_as: after lk_repack; in_place: not on the CPU */
     int ctx[INSPECT_CTX], n_ctx;
     struct inspect_column col[INSPECT_RANKS];
     int n_cols;

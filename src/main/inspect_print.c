@@ -99,11 +99,13 @@ static void print_text(const struct inspect *x)
 static void print_formats(const struct inspect *x)
 {
     printf("\n  format        tensors          MB\n");
-    for (int f = 1; f < LK_FMT_COUNT; f++)
-        if (x->fmt[f].count)
-            printf("  %-12s %8zu  %10.1f%s%s\n", lk_fmt_info((enum lk_fmt)f)->name, x->fmt[f].count, x->fmt[f].bytes / 1e6,
-                   (int)x->fmt[f].runs_as == f ? "" : "  repacked at load, without rounding, as ",
-                   (int)x->fmt[f].runs_as == f ? "" : lk_fmt_info(x->fmt[f].runs_as)->name);
+    for (int f = 1; f < LK_FMT_COUNT; f++) {
+        if (!x->fmt[f].count) continue;
+        printf("  %-12s %8zu  %10.1f", lk_fmt_info((enum lk_fmt)f)->name, x->fmt[f].count, x->fmt[f].bytes / 1e6);
+        if ((int)x->fmt[f].runs_as != f)
+            printf("  repacked at load%s, without rounding, as %s", x->fmt[f].in_place ? " for a GPU" : "", lk_fmt_info(x->fmt[f].runs_as)->name);
+        putchar('\n');
+    }
     printf("  %-12s %8zu  %10.1f\n", "all", x->tensors, x->bytes / 1e6);
     for (int i = 0; i < x->n_parts && x->ranks; i++)
         printf("  rank %-7d %8zu  %10.1f\n", i, x->part[i].tensors, x->part[i].bytes / 1e6);

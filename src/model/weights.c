@@ -66,11 +66,22 @@ static void disown(struct lk_model *m, int from)
     while (m->w.n_owned > from) lk_free(m->w.owned[--m->w.n_owned]);
 }
 
+/* Is the weight used as it lies in the file, or at least cut from it as it lies? */
+static int in_place(const struct binder *b, const struct lk_weight *w, const struct lk_ranges *r)
+{
+    const struct lk_dev *d = b->m->dev;
+    struct lk_weight part;
+    struct lk_err no = {0};
+    size_t cut;
+    if (w->fmt < LK_FMT_KERNELS) return 1;
+    return d->in_place && d->in_place(d, w) && !lk_slice_plan(w, r, &part, &cut, &no);
+}
+
 /* What take_ranges will leave in memory. */
 static int count_ranges(struct binder *b, const struct lk_weight *w, const struct lk_ranges *r, struct lk_weight *out, struct lk_err *e)
 {
-    struct lk_weight ready;
-    size_t packed = lk_repack_plan(w, &ready), cut, all;
+    struct lk_weight ready = *w;
+    size_t packed = in_place(b, w, r) ? 0 : lk_repack_plan(w, &ready), cut, all;
     int rc = lk_slice_plan(&ready, r, out, &cut, e);
     if (rc) return rc;
     all = lk_weight_bytes(out);
@@ -86,9 +97,13 @@ static int count_ranges(struct binder *b, const struct lk_weight *w, const struc
 static int take_ranges(struct binder *b, const struct lk_tensor *t, const struct lk_weight *w, const struct lk_ranges *r, struct lk_weight *out,
                        struct lk_err *e)
 {
-    struct lk_weight ready;
+    struct lk_weight ready = *w;
     void *packed = NULL, *cut = NULL;
-    int rc = b->need ? count_ranges(b, w, r, out, e) : lk_repack(w, &ready, &packed, b->pool, e);
+    int rc = 0;
+    if (b->need)
+        rc = count_ranges(b, w, r, out, e);
+    else if (!in_place(b, w, r))
+        rc = lk_repack(w, &ready, &packed, b->pool, e);
     if (!rc && !b->need) rc = lk_slice(&ready, r, out, &cut, e);
     if (rc || cut) {
         lk_free(packed);
@@ -442,11 +457,13 @@ static int bind_all(struct binder *b, struct lk_err *e)
     return rc;
 }
 
-/* Is any tensor laid out anew? */
-static int packs(const struct lk_artifact *a)
+/* May any tensor be laid out anew? One that is cut for a rank may not be a whole number of tiles. */
+static int packs(const struct lk_model *m, const struct lk_artifact *a)
 {
-    for (size_t i = 0; i < lk_artifact_count(a); i++)
-        if (lk_artifact_at(a, i)->w.fmt >= LK_FMT_KERNELS) return 1;
+    for (size_t i = 0; i < lk_artifact_count(a); i++) {
+        const struct lk_weight *w = &lk_artifact_at(a, i)->w;
+        if (w->fmt >= LK_FMT_KERNELS && (m->n_ranks > 1 || !m->dev->in_place || !m->dev->in_place(m->dev, w))) return 1;
+    }
     return 0;
 }
 
@@ -457,7 +474,7 @@ int lk__weights_bind(struct lk_model *m, const struct lk_artifact *a, struct lk_
     struct binder b = {.m = m, .a = a, .keep = !info.is_cuda};
     uint64_t total = 0;
     for (size_t i = 0; i < lk_artifact_count(a); i++) total += lk_artifact_at(a, i)->bytes;
-    if (packs(a)) b.pool = lk_pool_new(lk_cores() / m->n_ranks > 0 ? lk_cores() / m->n_ranks : 1);
+    if (packs(m, a)) b.pool = lk_pool_new(lk_cores() / m->n_ranks > 0 ? lk_cores() / m->n_ranks : 1);
     lk_progress_begin(&b.bar, "loading", "B", total);
     int rc = bind_all(&b, e);
     lk_progress_end(&b.bar);

@@ -42,6 +42,13 @@ static int grids_of(const struct lk_weight *w, struct grid g[GRIDS])
         grid_set(g, w->data, 1, w->fmt == LK_FMT_I8 ? 1 : 2, 1, 0);
         grid_set(g + SCALE, w->scale, 1, w->group, s, 0);
         return 0;
+    case LK_FMT_N_Q4:
+    case LK_FMT_N_Q5:
+    case LK_FMT_N_Q6:
+        grid_set(g, w->data, 1, 64, 32, 0);
+        grid_set(g + SCALE, w->scale, 1, 64, s, 0);
+        grid_set(g + ZERO, w->zero, 1, 64, w->fmt == LK_FMT_N_Q5 ? 8 : 16, 0);
+        return 0;
     case LK_FMT_CT4:
     case LK_FMT_CT8: {
         int64_t a_word = w->fmt == LK_FMT_CT4 ? 8 : 4;
@@ -75,11 +82,12 @@ static int64_t cells(int64_t elems, int64_t unit)
     return (elems + unit - 1) / unit;
 }
 
-/* Do the ranges fall on cell borders of an axis? One cell for all of it always does. */
-static int fits(const struct lk_ranges *r, int64_t unit, int64_t whole)
+/* Do the ranges fall on cell borders of an axis? One cell for all of it always does, and a range inside one, unless the format
+ * has no cells of other sizes (strict): a scale serves any part of its columns, a group of 64 in planes is 64 columns. */
+static int fits(const struct lk_ranges *r, int64_t unit, int64_t whole, int strict)
 {
-    if (cells(whole, unit) == 1) return 1;
-    if (r->n == 1 && r->r[0].at / unit == (r->r[0].at + r->r[0].count - 1) / unit) return 1;
+    if (!strict && cells(whole, unit) == 1) return 1;
+    if (!strict && r->n == 1 && r->r[0].at / unit == (r->r[0].at + r->r[0].count - 1) / unit) return 1;
     for (int i = 0; i < r->n; i++) {
         int64_t end = r->r[i].at + r->r[i].count;
         if (r->r[i].at % unit) return 0;
@@ -170,7 +178,7 @@ static int check(const struct lk_weight *w, const struct grid g[GRIDS], const st
                        "columns; use one device or another quantisation");
     for (int i = 0; i < GRIDS; i++) {
         int64_t unit = r->axis ? g[i].uk : g[i].un;
-        if (g[i].p && !fits(r, unit, whole))
+        if (g[i].p && !fits(r, unit, whole, w->fmt >= LK_FMT_KERNELS))
             return lk_fail(e, LK_EINPUT,
                            "a split falls inside a group of %lld %s; use fewer devices or a "
                            "quantisation with smaller groups",

@@ -52,6 +52,9 @@ static const struct kind kinds[] = {
     {{.fmt = LK_FMT_GG_Q8_0}, 1, 32},
     {{.fmt = LK_FMT_GG_Q4_K}, 1, 256},
     {{.fmt = LK_FMT_GG_Q6_K}, 1, 256},
+    {{.fmt = LK_FMT_N_Q4, .scale_dtype = LK_DT_F16, .group = 64}, 1, 64},
+    {{.fmt = LK_FMT_N_Q5, .scale_dtype = LK_DT_F16, .group = 64, .zero = zero}, 1, 64},
+    {{.fmt = LK_FMT_N_Q6, .scale_dtype = LK_DT_F16, .group = 64, .zero = zero}, 1, 64},
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
