@@ -217,8 +217,8 @@ static void tiled_part(void *arg, int part, int worker)
     const struct fill *f = arg;
     const uint8_t *from = f->w->scale;
     int64_t end = fill_end(f, part, f->w->n), groups = f->w->k / 16;
-    for (int64_t g = 0; g < groups; g += 4)
-        for (int64_t r = part * f->rows; r < end; r++) memcpy(f->to + r * groups + g, from + tiled_at(f->w, r, g), 4);
+    for (int64_t r = part * f->rows; r < end; r++)
+        for (int64_t g = 0, at = tiled_at(f->w, r, 0); g < groups; g += 4, at += 512) memcpy(f->to + r * groups + g, from + at, 4);
 }
 
 static void two_part(void *arg, int part, int worker)
