@@ -30,10 +30,10 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
 SAN := -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O1 -g" -DLK_SAN=address,undefined
-asan: setup ## all C tests under AddressSanitizer and UBSan; the op tests once more with the kernels' reads checked
-	@cmake -S . -B build-asan $(SAN) >/dev/null && cmake -S . -B build-asan-reads $(SAN) -DLK_SAN_READS=ON >/dev/null
+asan: setup ## all C tests under AddressSanitizer and UBSan; the op tests once more with every check in the kernels
+	@cmake -S . -B build-asan $(SAN) >/dev/null && cmake -S . -B build-asan-kernels $(SAN) -DLK_SAN_KERNELS=ON >/dev/null
 	@cmake --build build-asan -j $(JOBS) && ctest --test-dir build-asan --output-on-failure --timeout 1800
-	@cmake --build build-asan-reads -j $(JOBS) -t test_ops test_rough && ctest --test-dir build-asan-reads -R '^ops/' --output-on-failure --timeout 3600
+	@cmake --build build-asan-kernels -j $(JOBS) -t test_ops test_rough && ctest --test-dir build-asan-kernels -R '^ops/' --output-on-failure --timeout 3600
 ubsan: asan ## the same run: both sanitizers live together
 tsan: setup ## the C tests under ThreadSanitizer
 	@cmake -S . -B build-tsan -G Ninja -DCMAKE_BUILD_TYPE=Debug -DLK_SAN=thread >/dev/null
