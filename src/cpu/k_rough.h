@@ -1,4 +1,4 @@
-/* The product of a rough mat (cpu_rough.c): x in 8 bits with one scale a group of 64, integer products, f32 sums over groups. Compiled
+/* A rough mat (cpu_rough.c): its copy of the weights, made at load, and its product, x in 8 bits with one scale a group of 64, integer products, f32 sums over groups. Compiled
  * once an instruction set; all of them add groups in the same order, lanes aside. Drafts alone may read it. */
 #ifndef LK_CPU_K_ROUGH_H
 #define LK_CPU_K_ROUGH_H
@@ -44,6 +44,91 @@ static void rough_pack(const float *x, int64_t k, struct rough_x *o)
         o->eight[g] = 8 * (float)sum * o->scale[g];
     }
 }
+
+/* ---- the copy ---- */
+
+#if defined(__AVX2__)
+
+/* 32 numbers to codes 0..15 in the bytes of a vector, in order; NaN: 0 */
+CPU_INLINE __m256i rough_codes(const float *x, __m256 inv)
+{
+    const __m256 half = _mm256_set1_ps(8.5f), zero = _mm256_setzero_ps(), top = _mm256_set1_ps(15);
+    __m256i q[4];
+    for (int i = 0; i < 4; i++) {
+        __m256 v = _mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), inv), half);
+        q[i] = _mm256_cvttps_epi32(_mm256_min_ps(_mm256_max_ps(v, zero), top)); /* max gives its second where the first is NaN */
+    }
+    __m256i b = _mm256_packus_epi16(_mm256_packus_epi32(q[0], q[1]), _mm256_packus_epi32(q[2], q[3]));
+    return _mm256_permutevar8x32_epi32(b, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+/* The largest of a group, with its sign; of two with the same size the first. NaN counts for nothing. */
+CPU_INLINE float rough_most(const float *x)
+{
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    __m256 m = _mm256_setzero_ps();
+    for (int i = 0; i < ROUGH_G; i += 8) m = _mm256_max_ps(_mm256_andnot_ps(sign, _mm256_loadu_ps(x + i)), m);
+    m = _mm256_max_ps(m, _mm256_permute2f128_ps(m, m, 1));
+    m = _mm256_max_ps(m, _mm256_shuffle_ps(m, m, 0x4e));
+    m = _mm256_max_ps(m, _mm256_shuffle_ps(m, m, 0xb1));
+    for (int i = 0; i < ROUGH_G; i += 8) {
+        __m256 same = _mm256_cmp_ps(_mm256_andnot_ps(sign, _mm256_loadu_ps(x + i)), m, _CMP_EQ_OQ);
+        int at = _mm256_movemask_ps(same);
+        if (at) return x[i + __builtin_ctz((unsigned)at)];
+    }
+    return 0; /* all NaN */
+}
+
+CPU_INLINE void rough_store(const float *x, float inv, uint8_t *codes)
+{
+    const __m256 v = _mm256_set1_ps(inv);
+    __m256i lo = rough_codes(x, v), hi = rough_codes(x + 32, v);
+    _mm256_storeu_si256((__m256i *)codes, _mm256_or_si256(lo, _mm256_slli_epi16(hi, 4)));
+}
+
+#else
+
+static float rough_most(const float *x)
+{
+    float most = 0;
+    for (int i = 0; i < ROUGH_G; i++)
+        if (fabsf(x[i]) > fabsf(most)) most = x[i];
+    return most;
+}
+
+static void rough_store(const float *x, float inv, uint8_t *codes)
+{
+    int q[ROUGH_G];
+    for (int i = 0; i < ROUGH_G; i++) {
+        float v = x[i] * inv + 8.5f;
+        q[i] = v >= 15 ? 15 : v > 0 ? (int)v : 0; /* NaN: 0 */
+    }
+    for (int i = 0; i < ROUGH_G / 2; i++) codes[i] = (uint8_t)(q[i] | q[i + ROUGH_G / 2] << 4);
+}
+
+#endif
+
+/* Row `row` of a weight of whole groups, as codes and scales: decoded by the format's own kernel. */
+static void k_rough_row(const struct cpu_part *p, int64_t row, uint8_t *codes, uint16_t *scales)
+{
+    enum perm perm = fmts[p->kern].f->perm;
+    int64_t groups = p->w.k / ROUGH_G;
+    float w[WK], nat[ROUGH_G];
+    for (int64_t g = 0; g < groups; g += WK / ROUGH_G) {
+        int n = groups - g < WK / ROUGH_G ? (int)(groups - g) : WK / ROUGH_G;
+        fmts[p->kern].panel(p, row, 1, g, n, w);
+        for (int i = 0; i < n; i++, codes += ROUGH_G / 2) {
+            const float *x = w + i * ROUGH_G;
+            for (int c = 0; perm != PERM_NATURAL && c < KB; c++) nat[perm_place(perm, c)] = x[c];
+            if (perm != PERM_NATURAL) x = nat;
+            scales[g + i] = lk_f32_to_f16(rough_most(x) / -8);
+            float s = lk_f16_to_f32(scales[g + i]);
+            rough_store(x, s != 0 && isfinite(s) ? 1 / s : 0, codes);
+        }
+    }
+}
+
+/* ---- the product ---- */
 
 #if defined(__AVX2__)
 

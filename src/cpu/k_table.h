@@ -52,6 +52,7 @@ static size_t k_worker(const struct lk_dev_need *n)
 #define KERN_TABLE(label, test)                                                                    \
     {                                                                                              \
         .name = label, .usable = test, .ops = k_ops, .pick = lin_pick,                             \
+        .rough_row = k_rough_row,                                                                  \
         .order = k_order, .linear_work = lin_work_bytes, .work = k_work, .worker = k_worker,       \
     }
 

@@ -10,6 +10,8 @@ struct cpu_kern {
     int (*usable)(void); /* this processor has it */
     void (*ops)(struct lk_ops *o);
     int (*pick)(const struct lk_weight *w);
+    /* a row of a weight of whole groups of ROUGH_G, in the codes and F16 scales of a rough mat (cpu_rough.c) */
+    void (*rough_row)(const struct cpu_part *p, int64_t row, uint8_t *codes, uint16_t *scales);
     int (*order)(int kern); /* class of column order: gate and up must share one */
     size_t (*linear_work)(int64_t k, int max_rows);
     size_t (*work)(const struct lk_dev_need *n, int threads); /* attention and delta net, a step */
