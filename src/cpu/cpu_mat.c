@@ -97,8 +97,8 @@ int cpu_mat_load(struct lk_dev *d, enum lk_mat_kind kind, const struct lk_weight
     m->head = (struct lk_mat_head){.kind = kind, .n_parts = n_parts, .k = parts[0].k};
     int rough = kind == LK_MAT_ROUGH;
     for (int i = 0; i < n_parts && !rc; i++) {
-        rc = rough ? cpu_rough_make(c, m->parts + i, parts + i, e)
-                   : part_or_turns(c, m->parts + i, m->parts + n_parts + 2 * i, parts + i, e);
+        rc = part_or_turns(c, m->parts + i, m->parts + n_parts + 2 * i, parts + i, e);
+        if (!rc && rough) rc = cpu_rough_make(c, m->parts + i, e);
         m->head.n += parts[i].n;
         if (!rc) m->head.bytes += lk_weight_bytes(&m->parts[i].w);
     }

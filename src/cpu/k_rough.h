@@ -111,6 +111,7 @@ static void rough_store(const float *x, float inv, uint8_t *codes)
 /* Row `row` of a weight of whole groups, as codes and scales: decoded by the format's own kernel. */
 static void k_rough_row(const struct cpu_part *p, int64_t row, uint8_t *codes, uint16_t *scales)
 {
+    p = cpu_turn(p, &row);
     enum perm perm = fmts[p->kern].f->perm;
     int64_t groups = p->w.k / ROUGH_G;
     float w[WK], nat[ROUGH_G];
